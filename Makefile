@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 include tools/setup.mk
 
-.PHONY: help run test unit mutants docs check kafka pipeline demo bench load fault screenshots image-test chart-test k8s-test grafana-test clean
+.PHONY: help run test unit mutants docs check kafka pipeline kafka-matrix demo bench load fault screenshots image-test chart-test k8s-test grafana-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types, im
 
 kafka: $(VENV)/.stamp-run build/kafka/.stamp-libs ## start a throw-away Kafka on 127.0.0.1:9092 in the foreground
 	@exec $(BIN)/python -m tests.support.kafka --port 9092
+
+kafka-matrix: $(VENV)/.stamp-dev build/kafka/.stamp-libs $(KAFKA_RELEASES:%=build/kafka-%/.stamp-libs) ## try each supported release of Kafka, one after the other, in five minutes
+	@KAFKA_RELEASES="$(KAFKA_RELEASES) 4.2" exec $(BIN)/pytest tests/kafka_matrix $(ARGS)
 
 pipeline: $(VENV)/.stamp-pipeline build/spark/.stamp-jars build/spark/home/classes.jsa ## install the Spark jobs; then .venv/bin/python -m pipeline
 	@echo "The Spark jobs are ready: $(BIN)/python -m pipeline --help"

@@ -23,6 +23,7 @@ from app.admin.ingest_loop import IngestLoop, LoopCollector
 from app.admin.limit_metrics import LimitCollector
 from app.admin.tail import Tail
 from app.auth.ingress_limits import IngressLimits
+from app.auth.key_entries import check_key_file
 from app.auth.key_file import LOOK_INTERVAL_S, KeyFile
 from app.auth.write_keys import WriteKeys
 from app.build import (
@@ -134,7 +135,8 @@ async def serve(
         clock = SystemClock()
         indexes = create_indexes(settings)
         stack.callback(indexes.close)
-        ingress = build_ingress_limits(settings, clock, index_files=indexes.open_files_max)
+        if settings.gateway.write_keys_file is not None:  # now, since the log may be long in coming
+            check_key_file(settings.gateway.write_keys_file)
         listeners = [
             stack.enter_context(bind(host, port, send_timeout_s=SEND_TIMEOUT_S, is_shared=is_sharing_ports))
             for host, port in _addresses(settings)
@@ -143,6 +145,8 @@ async def serve(
         if opened is None:
             return
         stack.push_async_callback(opened.store.close)
+        # Here, since the grace of removed keys ends by the clock, which is checked now.
+        ingress = build_ingress_limits(settings, clock, index_files=indexes.open_files_max)
         traces = stack.enter_context(_tracing_of(settings))
         identity = Identity(settings.gateway.identity_key)
         router = build_router(
@@ -199,6 +203,7 @@ def _group_of(
     membership = membership_of(opened, settings, clock)
     group = GroupLanes(settings, router.all_lanes, membership, listener, clock, lambda: router.has_disk_room)
     router.reach_by(group.routes)
+    router.standing = group.manager.standing
     return group
 
 

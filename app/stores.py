@@ -22,6 +22,7 @@ from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.identity import EQUAL_NUMBERS, Identity
 from dedupe.storage.kafka.config import CLIENT_ID, KafkaConfig
+from dedupe.storage.kafka.features import missing_features
 from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.kafka.rights import missing_rights
 from dedupe.storage.kafka.topics import (
@@ -213,6 +214,11 @@ async def inspect_kafka(store: LogStore, settings: Settings) -> Inspection:
     return Inspection(missing + wrong, unsafe)
 
 
+async def advice_for_kafka(store: LogStore) -> list[str]:
+    """Return what would make the cluster safer, without being required. Raises RetriableError: no answer."""
+    return await missing_features(store.cluster) if isinstance(store, KafkaStore) else []
+
+
 async def create_kafka_topics(store: LogStore, settings: Settings, *, replication_factor: int) -> list[str]:
     """Create the missing topics on Kafka, and return their names. Raises as create_topics does."""
     assert isinstance(store, KafkaStore)
@@ -244,5 +250,6 @@ def _kafka_config(settings: LogSettings, **more: Any) -> KafkaConfig:
         bootstrap_servers=kafka.bootstrap_servers,
         login=Login(kafka.login_settings, bootstrap_servers=kafka.bootstrap_servers),
         request_timeout_s=kafka.request_timeout,
+        client_rack=kafka.client_rack,
         **more,
     )

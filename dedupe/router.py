@@ -9,6 +9,7 @@ routes.post_events -> **Router.submit** -> Lane.submit -> admit -> PartitionLog.
 
 import asyncio
 from collections.abc import Sequence
+from typing import Protocol
 
 from dedupe.decide.admission import Admission
 from dedupe.decide.rejection import QUARANTINE_REASONS
@@ -132,6 +133,13 @@ class SubRequest:
         return True
 
 
+class Standing(Protocol):
+    """A worker beside the others of its group."""
+
+    is_outdone: bool
+    is_outage: bool
+
+
 class Router:
     """Submits requests to the clean and the quarantine lanes."""
 
@@ -152,6 +160,8 @@ class Router:
         self.is_draining = False
         self.is_leaving = False
         """Load balancers must send no more requests; those that arrive are answered."""
+        self.standing: Standing | None = None
+        """This worker's ability beside that of the others; None without a group."""
         self.has_disk_room = True
         """Set by app.process.disk."""
 
@@ -177,8 +187,16 @@ class Router:
             and not self.is_leaving
             and self.has_disk_room
             and all(route.has_served for route in (*self.routes, *self.quarantine_routes))
-            and any(route.is_serving for route in self.routes)
+            and self._is_able
         )
+
+    @property
+    def _is_able(self) -> bool:
+        """Whether an event can be stored, or another worker of the group would do no better."""
+        is_serving = any(route.is_serving for route in self.routes)
+        if self.standing is None:
+            return is_serving
+        return (is_serving or self.standing.is_outage) and not self.standing.is_outdone
 
     @property
     def outage(self) -> str | None:

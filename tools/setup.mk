@@ -7,6 +7,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt --build-constraint constraints.txt
 KAFKA_POM := tests/support/kafka_broker/pom.xml
 KAFKA_LIBS := build/kafka/libs
+# Other releases of Kafka, each with its patch release; the pom's own is 4.2.
+KAFKA_RELEASES := 3.6 3.9 4.0 4.1
+KAFKA_3.6 := 3.6.2
+KAFKA_3.9 := 3.9.1
+KAFKA_4.0 := 4.0.1
+KAFKA_4.1 := 4.1.1
 PYTHON_SDKS := $(patsubst tests/e2e/sdks/python/%.txt,build/sdks/python/%/.stamp,$(wildcard tests/e2e/sdks/python/*.txt))
 NODE_SDKS := tests/e2e/sdks/node/node_modules/.stamp tests/e2e/sdks/browser/node_modules/.stamp
 SDKS := $(PYTHON_SDKS) $(NODE_SDKS) build/sdks/jvm/.stamp build/sdks/.stamp-chromium
@@ -19,7 +25,7 @@ IMAGE_NEEDS := $(VENV)/.stamp-dev build/sdks/python/segment-2.4.0/.stamp build/k
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
 STORE_NEEDS := build/spark/.stamp-test-jars build/s3/.stamp build/rest-catalog/.stamp
-TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/kafka/classes.jsa build/spark/.stamp-jars \
+TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/kafka/classes.jsa build/kafka-3.6/.stamp-libs build/spark/.stamp-jars \
   build/spark/home/classes.jsa build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(STORE_NEEDS) $(REDIS) $(SDKS)
 
 $(VENV)/.stamp-pip: constraints.txt
@@ -80,6 +86,13 @@ build/kafka/.stamp-libs: $(KAFKA_POM) | build/.stamp-java
 	@echo "Copying the Kafka broker's jars to $(KAFKA_LIBS) ..."
 	@rm -rf $(KAFKA_LIBS)
 	@mvn --batch-mode --quiet -Dstyle.color=never --file $(KAFKA_POM) dependency:copy-dependencies
+	@touch $@
+
+build/kafka-%/.stamp-libs: $(KAFKA_POM) tools/setup.mk | build/.stamp-java
+	@echo "Copying the jars of Kafka $(KAFKA_$*) ..."
+	@rm -rf $(@D)
+	@mvn --batch-mode --quiet -Dstyle.color=never -Dkafka.version=$(KAFKA_$*) -Dkafka.folder=kafka-$* \
+	  --file $(KAFKA_POM) dependency:copy-dependencies
 	@touch $@
 
 # Without it brokers start slower, and all else is the same.

@@ -245,6 +245,11 @@ COUNTERS: Table = (
         "Failures after which the lane recovered from the log",
         lambda lane: lane.metrics.failures,
     ),
+    (
+        "gateway_lane_appends_failed",
+        "Appends without an answer of the log, in time or before the connection broke",
+        lambda lane: lane.metrics.unanswered,
+    ),
     ("gateway_lane_restarts", "Restarts of the lane's task after a bug", lambda lane: lane.metrics.restarts),
     (
         "gateway_lane_fenced",

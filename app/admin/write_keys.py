@@ -1,6 +1,7 @@
 """The write keys: all of them with their use, and the end of those that have vanished."""
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -16,8 +17,11 @@ from app.group import GroupLanes
 LIST, FORGET = "write_keys", "forget_write_keys"
 """Kinds of requests between workers, each of which has a data folder of its own."""
 
-KEYS_MAX = 1_000
-"""The limit of one answer; the keys that have vanished are the first."""
+KEYS_MAX = 10_000
+"""The limit of one answer, 3 MB; the keys that have vanished are the first."""
+
+STEP_KEYS = 500
+"""The keys of one step, 2 ms of the ingest's loop."""
 
 Document = dict[str, Any]
 
@@ -34,10 +38,11 @@ class WriteKeysOfGroup:
             group.handler.requests[FORGET] = self._forget_own
 
     async def read(self) -> Document:
-        """Return the keys of all workers, and the errors of those that do not answer."""
+        """Return the keys of all workers, how many are left out, and the errors of silent workers."""
         own = await self._read_own(None)
         others, silent = await self._ask_others(LIST, None)
-        return {"keys": _merged([own, *others.values()]), "silent": silent}
+        left_out = 0 if self._key_file is None else max(0, self._key_file.count - KEYS_MAX)
+        return {"keys": _merged([own, *others.values()]), "left_out": left_out, "silent": silent}
 
     async def forget(self, name: str) -> Document:
         """End keys that have vanished; return their sources, and the errors of workers without an answer."""
@@ -46,7 +51,13 @@ class WriteKeysOfGroup:
         return {"sources": sorted(set(own).union(*others.values())), "silent": silent}
 
     async def _read_own(self, _body: Any) -> list[Document]:
-        return [] if self._key_file is None else _documents_of(self._key_file)
+        documents: list[Document] = []
+        if self._key_file is not None:
+            keys = list(islice(self._key_file.items(), KEYS_MAX))
+            for begin in range(0, len(keys), STEP_KEYS):
+                documents += _documents_of(self._key_file, keys[begin : begin + STEP_KEYS])
+                await asyncio.sleep(0)
+        return documents
 
     async def _forget_own(self, body: Any) -> list[str]:
         forgotten = [] if self._key_file is None else await self._key_file.forget(str(body))
@@ -67,8 +78,8 @@ def add_write_keys(
         """
         Return the write keys of the file, and those that have vanished from it and still work.
 
-        Of each key the first digits of its SHA-256, never the key. In a group, uses and refusals are those of
-        all workers that answer.
+        Of each key the first digits of its SHA-256, never the key; `left_out` is how many keys there are
+        beyond 10,000. In a group, uses and refusals are those of all workers that answer.
         """
         return json_answer(await ingest_loop.run(write_keys.read))
 
@@ -85,7 +96,7 @@ def add_write_keys(
         return json_answer(document)
 
 
-def _documents_of(key_file: KeyFile) -> list[Document]:
+def _documents_of(key_file: KeyFile, keys: Sequence[tuple[str, KnownKey]]) -> list[Document]:
     return [
         {
             "key_sha256": prefix,
@@ -99,7 +110,7 @@ def _documents_of(key_file: KeyFile) -> list[Document]:
             "requests": known.requests,
             "refused": known.refused,
         }
-        for prefix, known in islice(key_file.items(), KEYS_MAX)
+        for prefix, known in keys
     ]
 
 

@@ -101,6 +101,7 @@ class KeyFile:
         self._is_stale = False
         self._failures = 0
         self._is_stored = True
+        self._storing = asyncio.Lock()  # or an earlier list of keys could replace a later one
         self._reported_at = time.monotonic()
         self._reported = 0  # requests of removed keys
         contents = read_key_file(path)
@@ -114,6 +115,11 @@ class KeyFile:
 
     def __len__(self) -> int:
         return len(self._keys) - len(self._removed)
+
+    @property
+    def count(self) -> int:
+        """The number of keys, those that have vanished included."""
+        return len(self._keys)
 
     @property
     def status(self) -> KeyFileStatus:
@@ -293,7 +299,8 @@ class KeyFile:
 
     async def _store(self) -> None:
         if self._memory is not None:
-            self._is_stored = await asyncio.to_thread(self._memory.store, self._to_remember())
+            async with self._storing:
+                self._is_stored = await asyncio.to_thread(self._memory.store, self._to_remember())
 
     def _drop(self, digest: bytes) -> KnownKey:
         del self._keys[digest]

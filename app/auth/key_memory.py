@@ -101,7 +101,7 @@ class KeyMemory:
         except OSError as err:
             if not self._is_failing:
                 logger.error(
-                    "write keys cannot be remembered: after a restart, one that has vanished is unknown",
+                    "write keys cannot be remembered: a restart would go by the list from before",
                     file=str(self._path),
                     error=err.strerror,
                 )

@@ -75,6 +75,8 @@ def list_keys(url: Url = DEFAULT_URL, admin_token: Token = None, output: Output 
             for row in rows
         ]
     print_rows(rows, chosen)
+    if left_out := document.get("left_out"):  # older gateways do not say it
+        note(f"{left_out:,} more keys are in use")
     _note_silent(document)
 
 

@@ -101,6 +101,11 @@ def overview(document: Document, previous: Document | None = None) -> str:
     refused = document.get("refused_requests", {})  # older gateways do not say it
     if refused.get("before_events"):
         lines.append(f"refused before their events were known: {refused['before_events']:,} requests")
+    keys = document.get("write_keys") or {}
+    if keys.get("removed"):
+        lines.append(f"write keys that vanished from the key file and still work: {keys['removed']:,}")
+    if keys.get("unknown_requests"):
+        lines.append(f"refused for an unknown write key: {keys['unknown_requests']:,} requests")
     return "\n".join(["\n".join(lines) + "\n", *tables])
 
 

@@ -60,7 +60,7 @@ def check() -> None:
     Check topics, brokers and rights, and print one sentence for each problem.
 
     It changes nothing, and is part of `gateway check`. Exit codes: 0 no problem, 1 Kafka does not answer, 2 a
-    gateway would refuse to start, or warn in development.
+    gateway would refuse to start, or warn in development. Advice goes to stderr, and does not count.
 
     Example: `gateway topics check`
     """
@@ -81,9 +81,11 @@ async def _settled(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
 
 
 async def _check(store: "LogStore", settings: "Settings") -> None:
-    from app.stores import inspect_kafka
+    from app.stores import advice_for_kafka, inspect_kafka
 
     wrong, unsafe = await inspect_kafka(store, settings)
+    for advice in await advice_for_kafka(store):
+        note(f"advice: {advice}")
     for sentence in (*wrong, *unsafe):
         print(sentence)
     if wrong or unsafe:

@@ -2,7 +2,7 @@
 Counts the connections of a port, and evicts some when there are too many.
 
 Idle connections are evicted first. Without any, an address with more than its share loses the connections
-that have waited longest for the rest of a body, or for their client to read.
+that have waited longest for the rest of a body, for their client to read, or for the delay of a refusal.
 """
 
 from collections import Counter
@@ -112,7 +112,7 @@ class Connections:
                 owner.waiting.pop(connection, None)
 
     def wait(self, connection: Evictable) -> None:
-        """Note that a busy connection waits for its client to send the rest of a body, or to read."""
+        """Note that a busy connection waits: for its client to send or to read, or with a delayed answer."""
         owner = self._slots.get(connection)
         if owner is not None and connection not in owner.idle:
             owner.waiting[connection] = None

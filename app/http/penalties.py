@@ -3,7 +3,8 @@ Delays of refusals, against clients that send again at once.
 
 A refusal without quota or memory is always delayed. One that is final is delayed after the first few: those
 of requests with one write key from one address group, and the failed log-ins of an address group. Write keys
-are public, so what one address sends never delays another one.
+are public, so what one address sends never delays another one. Nor does what waits keep others out: where
+connections run short, the greediest address gets its delayed answers at once, and loses these connections.
 """
 
 import asyncio
@@ -52,12 +53,27 @@ class Penalties:
         context.lease.fail(err if isinstance(err, GatewayError) else RequestError())
         # Frames and causes refer to the body, whose memory is released.
         err.__traceback__ = err.__cause__ = err.__context__ = None
-        await asyncio.sleep(self._delay_s)
+        await self._wait(scope)
 
     async def note_failed_log_ins(self, count: int, scope: Scope) -> None:
         """Count unknown keys of a request whose answer is no error, and wait if it is due."""
         if count and self._is_over(_LOG_IN, scope, count):
+            await self._wait(scope)
+
+    async def _wait(self, scope: Scope) -> None:
+        """Wait, at most until the connection has to make room for others."""
+        context: RequestContext = scope[CONTEXT]
+        connection = context.connection() if context.connection is not None else None
+        if connection is None:
             await asyncio.sleep(self._delay_s)
+            return
+        wait = asyncio.ensure_future(asyncio.sleep(self._delay_s))
+        connection.hold(wait)
+        try:
+            await asyncio.wait([wait])
+        finally:
+            wait.cancel()
+            connection.hold(None)
 
     def _is_due(self, err: GatewayError | HTTPException, scope: Scope) -> bool:
         if isinstance(err, QuotaExceededError | BodyMemoryFullError):

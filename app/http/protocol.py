@@ -6,6 +6,7 @@ connection, since no request exists yet; every complete head is answered, malfor
 """
 
 import asyncio
+import weakref
 from typing import Any, cast
 
 import httptools
@@ -17,7 +18,7 @@ from app.http.client_address import address_group
 from app.http.errors import BodyTruncatedError, HeadTooLargeError, RequestError, TooManyConnectionsError
 from app.http.head import HEADERS_MAX, check_head, size_of, without_offer
 from app.http.port import Port
-from app.http.request_context import CONTEXT, RequestContext
+from app.http.request_context import CONTEXT, HeldConnection, RequestContext
 from app.http.request_cycle import RequestTransport, closing_unless_continued, drop, reservation_of
 from dedupe.model.errors import GatewayError, LaneSaturatedError
 
@@ -45,25 +46,21 @@ class EdgeProtocol(HttpToolsProtocol):
         self._send_deadline: asyncio.TimerHandle | None = None
         self._client_app = self.app
         self._owner: str | None = None  # address group of the client, for memory
-        self._is_proxied = False
         self._is_refused = False  # the connection is beyond the limit
         self._is_waiting = False  # for the rest of a body
-        self._discards_input = False
+        self._is_proxied = self._discards_input = self._is_in_head = self._is_answering = False
         self._final_error: GatewayError | None = None  # sent once everything else is answered
         self._fault: GatewayError | None = None  # why a parser callback stopped the parser
-        self._is_in_head = False
         self._is_offer = False  # to upgrade to another protocol, which is ignored
-        self._is_answering = False
         self._running: RequestResponseCycle | None = None  # the request that is answered
+        self._held: asyncio.Future[None] | None = None  # what its answer waits for
+        self._ref: weakref.ref[HeldConnection] = weakref.ref(self)
         self._lease = MemoryReservation(port.memory)  # of the newest request
         self._is_fresh = False  # the current read begins with a head
-        self._read_bytes = 0
+        self._read_bytes = self._wire_bytes = self._body_bytes = 0
         self._head_bytes = 0  # of all reads with a part of the head
         self._shared_bytes = 0  # of the first of these reads, if it does not begin with the head
         self._trailer_bytes = 0  # since the last byte of the body
-        self._wire_bytes = self._body_bytes = 0
-
-    # ---- the connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection, or prepare to refuse its requests."""
@@ -97,10 +94,19 @@ class EdgeProtocol(HttpToolsProtocol):
         """See Evictable."""
         if self._discards_input or self._is_refused or self.flow.write_paused:
             self.transport.abort()
+        elif self._held is not None and self._running is not None:
+            self._discards_input, self._running.keep_alive = True, False
+            self._held.cancel()
         elif self._is_answering and self._is_reading_body:
             self._refuse(TooManyConnectionsError())
         else:
             self._end(LAST_LOOK_S)
+
+    def hold(self, wait: asyncio.Future[None] | None) -> None:
+        """See HeldConnection."""
+        self._held = wait
+        connections = self._port.connections
+        (connections.busy if wait is None else connections.wait)(self)
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keep the connection of a client that closed its side until its requests are answered."""
@@ -138,8 +144,6 @@ class EdgeProtocol(HttpToolsProtocol):
         self._disarm()
         self.transport.close()
         self._deadline = self.loop.call_later(within_s, self.transport.abort)
-
-    # ---- reading
 
     def data_received(self, data: bytes) -> None:
         """Parse data, and set the deadline of the rest."""
@@ -239,7 +243,7 @@ class EdgeProtocol(HttpToolsProtocol):
             self._proxied_lease() if self._is_proxied else MemoryReservation(self._port.memory, self._owner)
         )
         unknown_behind = self.client[0] if self.client and self.scope["client"] is None else None
-        self.scope[CONTEXT] = RequestContext(lease, unknown_behind)  # type: ignore[literal-required]
+        self.scope[CONTEXT] = RequestContext(lease, unknown_behind, self._ref)  # type: ignore[literal-required]
         self._port.connections.busy(self)
         try:
             super().on_headers_complete()
@@ -273,7 +277,7 @@ class EdgeProtocol(HttpToolsProtocol):
         cycle.message_event.set()
         self._lease.is_whole = True
         self._trailer_bytes = 0
-        if self._is_waiting and self._is_answering:
+        if self._is_waiting and self._is_answering and self._held is None:
             self._port.connections.busy(self)
         self._is_waiting = False
         if cycle.response_complete:
@@ -312,8 +316,6 @@ class EdgeProtocol(HttpToolsProtocol):
     @property
     def _is_reading_body(self) -> bool:
         return self._newest is not None and self._newest.more_body
-
-    # ---- answering
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle

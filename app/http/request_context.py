@@ -1,7 +1,10 @@
 """The context of a request, in its ASGI scope."""
 
+import asyncio
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -14,6 +17,13 @@ CONTEXT = "gateway"
 """Key of a request's context in its ASGI scope."""
 
 
+class HeldConnection(Protocol):
+    """A connection whose answers may have to wait."""
+
+    def hold(self, wait: asyncio.Future[None] | None) -> None:
+        """Note the wait of an answer, which is cancelled if the connection has to go; None: it is over."""
+
+
 @dataclass(slots=True)
 class RequestContext:
     """A request, from its head to its answer."""
@@ -22,6 +32,8 @@ class RequestContext:
     """Memory for its body."""
     unknown_behind: str | None = None
     """The address of its trusted proxy, if this does not say who the client is."""
+    connection: weakref.ref[HeldConnection] | None = None
+    """Its connection; weak, since the connection keeps the scope."""
     headers: Mapping[bytes, bytes] = field(default_factory=dict)
     """By lower-case name; the last value of a repeated field."""
     request_id: str = ""

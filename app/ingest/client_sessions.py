@@ -10,13 +10,14 @@ import binascii
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from app.http.errors import SessionFieldsConflictError, SessionFieldsInvalidError
 from app.ingest.message_ids import session_event_ids
 from app.ingest.payload import Payload
 from dedupe.decide.sessions import U64_MAX
 from dedupe.model.identity import Identity, KeyOf
+from dedupe.model.json_number import integer_of
 from dedupe.model.record import SESSION_STRUCT
 from dedupe.model.routing import partition_of
 from dedupe.model.types import EventKey, Session, session_of
@@ -94,8 +95,10 @@ class SessionKeys:
             return None
         if sequence is None and session.first_sequence is not None:
             sequence = session.first_sequence + index
-        elif type(sequence) is not int or not 0 < sequence <= U64_MAX:
-            return None
+        else:
+            sequence = integer_of(sequence)
+            if sequence is None or not 0 < sequence <= U64_MAX:
+                return None
         hashes = session.client_hash, session.session_hash
         return session_of((*hashes, sequence, session.epoch, session.acknowledged_through, None))
 
@@ -234,14 +237,11 @@ def _first_sequence(shared: Mapping[str, Any], count: int) -> int | None:
 
 
 def _u64(fields: Mapping[str, Any], name: str) -> int | None:
-    value = fields.get(name)
-    if value is None or _is_u64(value):
+    given = fields.get(name)
+    value = integer_of(given)
+    if given is None or (value is not None and 0 <= value <= U64_MAX):
         return value
     raise SessionFieldsInvalidError(detail=f"{name} must be a whole number of 64 bits")
-
-
-def _is_u64(value: object) -> TypeGuard[int]:
-    return type(value) is int and 0 <= value <= U64_MAX
 
 
 def _text_in(headers: Mapping[bytes, bytes], name: bytes) -> str | None:

@@ -103,9 +103,9 @@ class Shares(NamedTuple):
         self._owe(identified, size_bytes)
 
     def _take_quarantine(self, identified: Identified) -> None:
-        rejected = [0] * len(self.shares)
+        owners, rejected = self._owners(), [0] * len(self.shares)
         for rejection in identified.rejections:
-            rejected[self.ownership.shares[rejection.item_index]] += quarantined_bytes(rejection.events)
+            rejected[owners[rejection.item_index]] += quarantined_bytes(rejection.events)
         for is_taken in (False, True):
             for share, size_bytes in zip(self.shares, rejected, strict=True):
                 if (allowance := share.source.allowance) is not None:
@@ -113,7 +113,7 @@ class Shares(NamedTuple):
                     charge(size_bytes)
 
     def _owe(self, identified: Identified, size_bytes: int) -> None:
-        owners, stored = [*self.ownership.shares, 0], [0] * len(self.shares)  # and what the batch shares
+        owners, stored = self._owners(), [0] * len(self.shares)
         for index, event in zip(identified.indexes(), identified.events, strict=True):
             stored[owners[index]] += len(event.value)
         for rejection in identified.rejections:
@@ -133,6 +133,10 @@ class Shares(NamedTuple):
             if (allowance := share.source.allowance) is not None:
                 allowance.grow(count)
                 allowance.owe_quarantine(size_bytes)
+
+    def _owners(self) -> list[int]:
+        """Return the share of each item, and last that of batch-level fields that are a rejection."""
+        return [*self.ownership.shares, 0]
 
     def _part_of(self, share: Share, size_bytes: int) -> int:
         return size_bytes * share.items // max(1, len(self.ownership.shares))

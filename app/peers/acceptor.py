@@ -10,9 +10,9 @@ import structlog
 from app.peers.codec import Forwarded, outcomes_body, submissions_of
 from app.peers.connection import Connection, Shared
 from app.peers.errors import error_fields, refuse
-from app.peers.frames import Kind, packed, unpacked
+from app.peers.frames import PATH, Kind, packed, unpacked
 from app.peers.handshake import ACCEPTS, DIALS, Challenge, Hello, check_proof, hello_of, proof_of
-from app.peers.limits import Versions
+from app.peers.limits import PATH_BYTES, Versions
 from dedupe.cluster.request_handler import PeerRequestHandler
 from dedupe.model.errors import LaneSaturatedError, OutcomeUnknownError
 from dedupe.submission import Outcomes
@@ -148,6 +148,8 @@ class Acceptor(Connection):
 
     def _on_request(self, number: int, body: memoryview) -> None:
         kind, content = _kind_and_content(body)
+        if kind == PATH:
+            return self.send(Kind.RESPONSE, number, packed(bytes(PATH_BYTES)))
         if len(self._requests) >= self.shared.limits.requests_max:
             return self._fail(number, LaneSaturatedError("too many requests of this worker are open"))
         request = self.loop.create_task(self._respond(number, kind, content))

@@ -17,7 +17,7 @@ import structlog
 from app.peers.errors import FrameRefusedError, refuse
 from app.peers.frames import FrameReader, Kind, frame_of, packed
 from app.peers.handshake import NONCE_BYTES
-from app.peers.limits import DEAD_S, HANDSHAKE_S, PING_S, PeerLimits, PeerMetrics, Versions
+from app.peers.limits import DEAD_S, HANDSHAKE_S, PING_BYTES, PING_S, PeerLimits, PeerMetrics, Versions
 from dedupe.model.clock import Clock
 
 TICKS = 16
@@ -27,6 +27,8 @@ since a suspended process receives nothing.
 """
 
 SILENT = "silent"
+
+PADDING = bytes(PING_BYTES)
 
 UNKNOWN_KIND = packed(("unknown_kind", "", "no such kind of frame in this version"))
 
@@ -248,7 +250,7 @@ class Connection(asyncio.Protocol):
         if not self.is_proved and now - self._made_at >= HANDSHAKE_S:
             return self.refuse("late_handshake")
         if self.is_proved and now - self._sent_at >= PING_S and not self._is_paused:
-            self.send(Kind.PING)
+            self.send(Kind.PING, 0, PADDING)
         return self._schedule_check()
 
     def _on_ping(self, _number: int, _body: memoryview) -> None:

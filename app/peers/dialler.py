@@ -7,9 +7,9 @@ from typing import Any
 from app.peers.codec import Forwarded, outcomes_of, submissions_body
 from app.peers.connection import Connection, Shared
 from app.peers.errors import error_of, refuse
-from app.peers.frames import HEAD, Kind, packed, unpacked
+from app.peers.frames import HEAD, PATH, Kind, packed, unpacked
 from app.peers.handshake import ACCEPTS, DIALS, MAGIC, Hello, challenge_of, check_proof, proof_of
-from app.peers.limits import Versions
+from app.peers.limits import PATH_BYTES, Versions
 from dedupe.model.errors import (
     DeadlineExceededError,
     LaneNotActiveError,
@@ -26,12 +26,20 @@ class Dialler(Connection):
     """Sends to one worker."""
 
     def __init__(
-        self, shared: Shared, to: str, on_status: Callable[[Any], None], on_end: Callable[[], None]
+        self, shared: Shared, to: str, on_status: Callable[[Any], None], on_change: Callable[[], None]
     ) -> None:
-        """Wait for the transport; `on_status` is called with each status of `to` after its proof."""
+        """
+        Wait for the transport.
+
+        Args:
+            shared: what all connections share.
+            to: the worker that must answer.
+            on_status: called with each of its statuses after its proof.
+            on_change: called when the path is proved, and when the connection has ended.
+        """
         super().__init__(shared)
         self.to = to
-        self._status_callback, self._end_callback = on_status, on_end
+        self._status_callback, self._change_callback = on_status, on_change
         self._hello: Hello | None = None
         self._expected: bytes | None = None
         self._agreed = 0
@@ -41,6 +49,12 @@ class Dialler(Connection):
         self._requested: dict[int, asyncio.Future[Any]] = {}
         self.events = self.bytes = 0  # submitted and not answered
         self.statuses = 0  # received
+        self.answers = 0  # to submissions
+        self.is_path_proved = False
+        """Whether full packets have arrived, so that submissions can."""
+        self.was_awaited = False
+        """Whether it has ended with submissions that were not answered."""
+        self._path_number = 0
         self.handle({Kind.CHALLENGE: self._on_challenge, Kind.WELCOME: self._on_welcome})
 
     def on_made(self) -> None:
@@ -80,6 +94,7 @@ class Dialler(Connection):
 
     def on_end(self) -> None:
         self._unsent_submissions.clear()
+        self.was_awaited = bool(self._submitted)
         waiting: dict[int, asyncio.Future[Any]] = {number: of[0] for number, of in self._submitted.items()}
         waiting |= self._requested
         self._submitted, self._requested = {}, {}
@@ -87,7 +102,7 @@ class Dialler(Connection):
         for number, answer in waiting.items():
             if not answer.done():
                 answer.set_exception(self._error_of_end(number))
-        self._end_callback()
+        self._change_callback()
 
     def check_capacity(self, submission: Submission) -> None:
         """Raise LaneSaturatedError if too much would be under way."""
@@ -171,6 +186,8 @@ class Dialler(Connection):
                 Kind.RESPONSE: self._on_response,
             }
         )
+        self._number = self._number_sent = self._path_number = self._number + 1
+        self.send(Kind.REQUEST, self._path_number, packed((PATH, bytes(PATH_BYTES))))
 
     def _on_status(self, _number: int, body: memoryview) -> None:
         self.statuses += 1
@@ -179,6 +196,7 @@ class Dialler(Connection):
     def _on_outcomes(self, _number: int, body: memoryview) -> None:
         for number, outcomes in outcomes_of(body, self._count_of):
             answer = self._pop_submitted(number)
+            self.answers += 1
             if answer is not None and not answer.done():
                 answer.set_result(outcomes)
 
@@ -191,14 +209,28 @@ class Dialler(Connection):
 
     def _on_failed(self, number: int, body: memoryview) -> None:
         err = error_of(unpacked(body))
-        answer = self._pop_submitted(number) or self._requested.get(number)
+        if number == self._path_number:
+            return self._on_path_proved()
+        answer = self._pop_submitted(number)
+        if answer is None:
+            answer = self._requested.get(number)
+        else:
+            self.answers += 1
         if answer is not None and not answer.done():
             answer.set_exception(err)
+        return None
 
     def _on_response(self, number: int, body: memoryview) -> None:
+        if number == self._path_number:
+            return self._on_path_proved()
         response = self._requested.get(number)
         if response is not None and not response.done():
             response.set_result(unpacked(body))
+        return None
+
+    def _on_path_proved(self) -> None:
+        self.is_path_proved = True
+        self._change_callback()
 
     def _pop_submitted(self, number: int) -> "asyncio.Future[Outcomes] | None":
         """Remove a submission from those under way, and return its future."""

@@ -27,6 +27,12 @@ class Kind:
     NEWEST = NOTIFY
 
 
+PATH = "path"
+"""
+Kind of a request whose only purpose is its size: the acceptor responds with as many bytes, and one that does
+not know it with an error, which proves the way there.
+"""
+
 Frame: TypeAlias = tuple[int, int, int, memoryview]
 """Version, kind, number and body."""
 

@@ -18,6 +18,14 @@ RETRY_S = 0.5
 """Between two attempts to connect, plus or minus half of it."""
 REPLACE_S = 0.5
 """For the one attempt to replace a lost connection before the link is down."""
+REPLACED_MAX = 2
+"""Replacements within REPLACED_S seconds; a link that is lost once more is down."""
+REPLACED_S = 10.0
+
+PING_BYTES = 1_500
+"""Fills a packet, so that a path that drops full packets is silent even while nothing is submitted."""
+PATH_BYTES = 9_000
+"""Fills the largest usual packet (jumbo frames), both ways, before a connection is used."""
 
 VERSION, OLDEST_VERSION = 1, 1
 """

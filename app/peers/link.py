@@ -1,13 +1,14 @@
 """PeerLink: the link to one other worker over one connection at a time, which is replaced when it is lost."""
 
 import asyncio
+from collections import deque
 from typing import Any
 
 import structlog
 
 from app.peers.connection import SILENT, Shared
 from app.peers.dialler import Dialler
-from app.peers.limits import HANDSHAKE_S, REPLACE_S, RETRY_S
+from app.peers.limits import HANDSHAKE_S, REPLACE_S, REPLACED_MAX, REPLACED_S, RETRY_S
 from app.peers.network import Network
 from dedupe.cancellation import is_own_cancellation
 from dedupe.cluster import links
@@ -22,8 +23,10 @@ class PeerLink(links.PeerLink):
     """
     The link to one other worker.
 
-    It is up from the other worker's first status until its connection is lost and one attempt to replace it
-    has failed, or until nothing was received for DEAD_S seconds. During that attempt nothing can be sent.
+    It is up once full packets have passed both ways. A lost connection is replaced at once, if something that
+    was submitted since the last replacement was answered, or nothing was submitted; during that attempt
+    nothing can be sent. The link is down after an attempt that has failed, after DEAD_S without a byte, and
+    when it was replaced too often: pings alone, or answers to small frames, do not keep it up.
     """
 
     def __init__(
@@ -38,6 +41,8 @@ class PeerLink(links.PeerLink):
         self._dialler: Dialler | None = None
         self._changed = asyncio.Event()
         self._why = ""
+        self._replaced_at: deque[float] = deque(maxlen=REPLACED_MAX)
+        self._is_doubtful = False  # lost with submissions under way, and none was answered since
 
     @property
     def can_send(self) -> bool:
@@ -64,7 +69,7 @@ class PeerLink(links.PeerLink):
             while True:
                 try:
                     may_reconnect = await self._stay_connected(HANDSHAKE_S)
-                    while may_reconnect:
+                    while may_reconnect and self._may_replace():
                         self._shared.metrics.reconnects += 1
                         may_reconnect = await self._stay_connected(REPLACE_S)
                 except (Exception, asyncio.CancelledError) as err:
@@ -97,22 +102,38 @@ class PeerLink(links.PeerLink):
                 logger.info("connected to a worker", worker=self.worker, address=self.address)
             self.is_up, self._why = True, ""
             self._shared.metrics.connected += 1
+            self._pass_status(self.status)
             while dialler.end_reason is None:
                 self._changed.clear()
                 await self._changed.wait()
             self._log_reason(dialler.end_reason)
             has_lasted = loop.time() - connected_at >= RETRY_S
-            return has_lasted and dialler.end_reason != SILENT
+            return has_lasted and dialler.end_reason != SILENT and self._has_answered(dialler)
         finally:
             dialler.end("given up")
             if self._dialler is dialler:
                 self._dialler = None
 
+    def _has_answered(self, dialler: Dialler) -> bool:
+        """Whether a lost connection may be replaced: the one before it was answered, or not used."""
+        was_doubtful = self._is_doubtful and not dialler.answers
+        self._is_doubtful = dialler.was_awaited or was_doubtful
+        return not (was_doubtful and dialler.was_awaited)
+
+    def _may_replace(self) -> bool:
+        """Whether the link was not replaced too often; counts the replacement that follows."""
+        now = asyncio.get_running_loop().time()
+        is_often = len(self._replaced_at) == REPLACED_MAX and now - self._replaced_at[0] < REPLACED_S
+        self._replaced_at.append(now)
+        if is_often:
+            self._log_reason("replaced too often")
+        return not is_often
+
     async def _connect(self, dialler: Dialler) -> None:
-        """Connect and wait for the other worker's first status. Raises OSError, ValueError."""
+        """Connect, and wait until the path is proved and a status is there. Raises OSError, ValueError."""
         host, _, port = self.address.rpartition(":")
         await self._network.connect(lambda: dialler, host.strip("[]"), int(port))
-        while dialler.statuses == 0:
+        while dialler.statuses == 0 or not dialler.is_path_proved:
             if dialler.end_reason is not None:
                 raise ConnectionAbortedError(dialler.end_reason)
             self._changed.clear()
@@ -126,11 +147,12 @@ class PeerLink(links.PeerLink):
     def _on_status(self, status: Any) -> None:
         self.status = status
         self._changed.set()
-        self._pass_status(status)
+        if self._dialler is not None:  # else it is passed once the path is proved
+            self._pass_status(status)
 
     def _go_down(self) -> None:
-        if self.is_up or self.status is not None:  # its first status comes a moment before it is up
-            self.is_up, self.status = False, None
+        is_news, self.is_up, self.status = self.is_up, False, None
+        if is_news:
             if self._why:
                 logger.warning("a worker is down", worker=self.worker, address=self.address, why=self._why)
             self._pass_status(None)

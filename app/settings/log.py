@@ -60,6 +60,12 @@ class KafkaSettings(Section, alias_generator=variables("KAFKA_")):
     ssl_key_password_file: Path | None = Field(
         None, description="File with the password of that key, if it is encrypted."
     )
+    client_rack: str = Field(
+        "",
+        max_length=249,
+        description="The zone of this gateway, as `broker.rack` of brokers names it: where brokers select "
+        "replicas by rack, long reads are of a replica in the zone, which saves traffic between zones.",
+    )
     request_timeout: Seconds = Field(
         8, gt=0, lt=30, description="How long one request to Kafka, or one commit, may take; below 30 s."
     )  # Kafka ends a takeover after the transaction_timeout_s of dedupe.storage.kafka.config

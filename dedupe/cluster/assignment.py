@@ -39,6 +39,7 @@ class Member(NamedTuple):
     generation: int = 0  # of its last assignment
     version: int = VERSION
     unreached: tuple[WorkerId, ...] = ()  # members to which it has no link
+    given_up: tuple[int, ...] = ()  # lanes whose leader does not answer it; it must own and follow none
 
     def encoded(self) -> bytes:
         """Encode it as one JSON object."""
@@ -86,6 +87,7 @@ def assign(members: Sequence[Member], lanes: int, *, standbys: bool = True) -> A
     staying = {name: member for name, member in by_name.items() if not member.is_leaving} or by_name
     served_by = _served_by(by_name.values(), lanes)
     staying = _connected(staying, served_by)
+    staying = {name: member for name, member in staying.items() if not member.given_up} or staying
     wanted = _balanced(served_by, staying, lanes)
     owners = wanted
     if standbys:  # without them, the next owner would never have followed the lane

@@ -23,6 +23,9 @@ SESSION = "session"
 SESSIONS = "sessions"
 """Kind of a request: the states of all sessions of a client."""
 
+APPENDS = "appends"
+"""Kind of a request: whether a lane's leader answers large requests of the asked worker."""
+
 KEY_BYTES, FINGERPRINT_BYTES = 16, 8
 
 

@@ -6,27 +6,29 @@ loses none, since the log's fencing decides which worker owns a lane. There are 
 
 - A lane starts here after its previous owner has released it or is down.
 - A lane that was fenced stays down until the next assignment.
-- A follower claims its lane when the owner is down, or has reported the lane as failing for FAILING_S: once a
-  generation, and only from an owner whose status confirmed the assignment. Otherwise two workers that cannot
-  reach each other would claim each other's lanes again and again.
+- A follower claims its lane when the owner is down, has given the lane up (AppendWatch), or has reported it
+  as failing for FAILING_S: once a generation, and only from an owner whose status confirmed the assignment.
+  Otherwise two workers that cannot reach each other would claim each other's lanes again and again.
 
 Lane.run -> **LaneManager.replicate** -> PeerLink.notify ~> PeerRequestHandler -> Follower.receive
 """
 
 import asyncio
 from collections.abc import Sequence
-from enum import Enum
 from functools import partial
 from typing import Any
 
 import structlog
 
 from dedupe.cancellation import is_own_cancellation
+from dedupe.cluster.append_watch import AppendWatch
 from dedupe.cluster.assignment import NOBODY, Assignment, Member, WorkerId
 from dedupe.cluster.codec import COMMITTED, encode_committed
 from dedupe.cluster.links import PeerLink, Peers, Status
 from dedupe.cluster.membership import Membership
 from dedupe.cluster.peer_directory import PeerDirectory
+from dedupe.cluster.role import Role
+from dedupe.cluster.standing import Standing
 from dedupe.decide.committed import Committed
 from dedupe.model.clock import Clock, Deadline
 from dedupe.model.errors import GatewayError, IdentityMismatchError, RetriableError
@@ -44,14 +46,6 @@ FAILING_S = 15.0  # of reported failure before a follower, whose own reads succe
 EXPECTED_S = 10.0  # for the lanes of a worker that is down to be served elsewhere; requests wait as long
 
 logger = structlog.get_logger(__name__)
-
-
-class Role(Enum):
-    """A worker's role for one lane."""
-
-    NONE = "none"
-    OWNER = "owner"
-    FOLLOWER = "follower"
 
 
 class LaneManager:
@@ -78,13 +72,16 @@ class LaneManager:
         self._peers = peers
         self._clock = clock
         self.directory = PeerDirectory(len(lanes), peers, clock)
+        self.standing = Standing(lanes, self.directory, clock)
         self._running: set[int] = set()  # lanes owned here and not released
+        self.appends = AppendWatch(lanes, self._running, self.directory, clock, self._on_given_up)
         self._claimed: set[int] = set()  # lanes owned here without an assignment
         self._owner_since = [-1] * len(lanes)  # generation of the owner's assignment, or after a claim
         self._failing_since: dict[int, float] = {}  # lanes that fail at their owner, followed closely here
         self._is_stopping = False
         self._wake = [asyncio.Event() for _ in lanes]  # a lane's role may have changed
         self._unreachable: tuple[WorkerId, ...] = ()  # as last reported to the group
+        self._told_given_up: tuple[int, ...] = ()  # as last reported to the group
         for number, lane in enumerate(lanes):
             lane.replicate_to(partial(self.replicate, number))
 
@@ -103,12 +100,14 @@ class LaneManager:
             if lane.state is LaneState.FOLLOWING and lane.follower.is_caught_up
         ]
         self._unreachable = self.directory.unreachable()
+        self._told_given_up = tuple(sorted(self.appends.given_up))
         return self._member._replace(
             serving=tuple(sorted(self._running)),
             claimed=tuple(sorted(self._claimed)),
             followed=tuple(followed),
             is_leaving=self.is_leaving,
             unreached=self._unreachable,
+            given_up=self._told_given_up,
         )
 
     def on_assignment(self, generation: int, assignment: Assignment) -> None:
@@ -121,6 +120,7 @@ class LaneManager:
                 self._owner_since[number] = generation
         self.generation, self.assignment = generation, assignment
         self._claimed.clear()
+        self.appends.take_back([n for n in self._told_given_up if assignment.owners[n] == self.worker])
         is_member = self.worker in assignment.addresses
         if not is_member:  # connections are by name: both would end each other's
             logger.error("another worker has the same GATEWAY_WORKER_ID: this one serves nothing")
@@ -145,6 +145,7 @@ class LaneManager:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._membership.run(self.describe, self.on_assignment))
             tasks.create_task(self._watch_peers())
+            tasks.create_task(self.appends.run())
             for number in range(len(self.lanes)):
                 tasks.create_task(self._manage(number))
 
@@ -179,10 +180,8 @@ class LaneManager:
     # ---- where lanes are served
 
     def server_of(self, number: int) -> PeerLink | None:
-        """Return an open link to another worker that serves the lane; None if there is none."""
-        worker = self.directory.server_of(number)
-        link = self.directory.link(worker) if worker is not None else None
-        return link if link is not None and link.can_send else None
+        """See PeerDirectory.server_link."""
+        return self.directory.server_link(number)
 
     def is_expected(self, number: int) -> bool:
         """Return whether a worker should serve the lane within seconds."""
@@ -194,7 +193,7 @@ class LaneManager:
 
     def role_of(self, number: int) -> Role:
         """Return this worker's role for a lane now."""
-        if self._is_stopping:
+        if self._is_stopping or number in self.appends.given_up:
             return Role.NONE
         if number in self._claimed or self.assignment.owners[number] == self.worker:
             return Role.OWNER
@@ -202,11 +201,13 @@ class LaneManager:
 
     def status(self) -> Status:
         """Return this worker's status for the others."""
-        active = {number for number in self._running if self.lanes[number].state is LaneState.ACTIVE}
-        failing = filter(self._is_failing, self._running)
-        return Status(
-            self.generation, frozenset(self._running), frozenset(active), frozenset(failing), self.is_leaving
-        )
+        given_up = self.appends.given_up
+        running = self._running - given_up
+        active = {number for number in running if self.lanes[number].state is LaneState.ACTIVE}
+        failing = filter(self._is_failing, running)
+        owned, is_leaving = frozenset(self._running), self.is_leaving
+        told = frozenset(active), frozenset(failing), is_leaving, given_up, self.standing.unserved()
+        return Status(self.generation, owned, *told)
 
     def replicate(self, number: int, committed: Committed) -> None:
         """Send a commit to the lane's follower, which reads it from the log if this fails. Never raises."""
@@ -276,9 +277,10 @@ class LaneManager:
             while not running.done() and self.role_of(number) is Role.OWNER:
                 await self._wait_for(running, number)
             lane.drain()
-            if (
-                lane.state is LaneState.DRAINING
-            ):  # otherwise its queue is empty, and a replay may take minutes
+            is_drained = (
+                lane.state is not LaneState.DRAINING
+            )  # its queue is empty, and a replay may take minutes
+            if not is_drained and number not in self.appends.given_up:
                 await asyncio.wait({running}, timeout=DRAIN_S)
         finally:
             running.cancel()
@@ -339,7 +341,9 @@ class LaneManager:
         while True:
             await asyncio.sleep(POLL_S)
             states = [(lane.state, lane.follower.is_caught_up) for lane in self.lanes]
-            if (now := (states, list(self.directory.alive()), self._running.copy())) != before:
+            unserved = self.standing.unserved()
+            self.standing.update(unserved)
+            if (now := (states, list(self.directory.alive()), self._running.copy(), unserved)) != before:
                 before = now
                 self.directory.update_servers()
                 self._peers.announce()
@@ -350,7 +354,7 @@ class LaneManager:
                 self._membership.rejoin()
 
     def _claim_lanes(self) -> None:
-        """Claim lanes that are followed here and whose owner is down or has failed for FAILING_S."""
+        """Claim followed lanes whose owner is down, has given them up, or has failed for FAILING_S."""
         now = self._clock.monotonic()
         failing = frozenset[int]().union(*(status.failing for status in self.directory.alive().values()))
         self._failing_since = {
@@ -360,10 +364,11 @@ class LaneManager:
         }
         for number, (lane, owner) in enumerate(zip(self.lanes, self.assignment.owners, strict=True)):
             is_down = owner in self.directory.down
-            is_lost = is_down or now - self._failing_since.get(number, now) >= FAILING_S
+            status = self.directory.last_status(owner)
+            is_given_up = status is not None and number in status.given_up
+            is_lost = is_down or is_given_up or now - self._failing_since.get(number, now) >= FAILING_S
             if not is_lost or self.role_of(number) is not Role.FOLLOWER:
                 continue
-            status = self.directory.last_status(owner)
             if status is None or status.generation < self._owner_since[number]:
                 continue
             if self.directory.server_of(number) is None and lane.follower.is_caught_up:
@@ -382,6 +387,11 @@ class LaneManager:
         self._owner_since[number] = self.generation + 1
         self._wake[number].set()
         self._membership.rejoin()
+
+    def _on_given_up(self) -> None:
+        self._membership.rejoin()
+        self._peers.announce()
+        self._wake_all()
 
     def _is_failing(self, number: int) -> bool:
         """Whether a lane here waits for its log or index, and is not fenced by another worker."""

@@ -12,6 +12,9 @@ from typing import Any, NamedTuple, Protocol, Self
 from dedupe.cluster.assignment import WorkerId
 from dedupe.submission import Outcomes, Submission
 
+FIRST_FIELDS = 5
+"""How many fields the first version of a status has."""
+
 
 class Status(NamedTuple):
     """The state of a worker's lanes, sent after each change."""
@@ -21,24 +24,36 @@ class Status(NamedTuple):
     active: frozenset[int] = frozenset()
     failing: frozenset[int] = frozenset()  # owned, but their log or index fails: requests do not wait
     is_leaving: bool = False
+    given_up: frozenset[int] = frozenset()  # to be claimed: their leader does not answer this worker
+    unserved: frozenset[int] | None = None  # neither served here nor in reach; None if it is not told
 
     def encode(self) -> list[Any]:
-        """Encode it as plain values."""
+        """Encode it as plain values; fields of later versions only if they say something."""
         lanes = map(sorted, (self.owned, self.active, self.failing))
-        return [self.generation, *lanes, self.is_leaving]
+        later = [] if self.unserved is None and not self.given_up else [sorted(self.given_up)]
+        later += [] if self.unserved is None else [sorted(self.unserved)]
+        return [self.generation, *lanes, self.is_leaving, *later]
 
     @classmethod
     def decode(cls, fields: object) -> Self:
-        """Decode a status of this or a later version. Raises ValueError."""
-        if not isinstance(fields, list | tuple) or len(fields) < len(cls._fields):
+        """Decode a status of any version: the first one ends with `is_leaving`. Raises ValueError."""
+        if not isinstance(fields, list | tuple) or len(fields) < FIRST_FIELDS:
             raise ValueError("not a status")
-        generation, *lanes, is_leaving = fields[: len(cls._fields)]
+        generation, *lanes, is_leaving = fields[:FIRST_FIELDS]
         if not all(isinstance(numbers, list | tuple) for numbers in lanes):
             raise ValueError("not a status")
         if not all(isinstance(number, int) for numbers in ([generation], *lanes) for number in numbers):
             raise ValueError("not a status")
         owned, active, failing = map(frozenset, lanes)
-        return cls(generation, owned, active, failing, bool(is_leaving))
+        given_up, unserved, *_ = *map(_numbers_of, fields[FIRST_FIELDS:]), None, None
+        return cls(generation, owned, active, failing, bool(is_leaving), given_up or frozenset(), unserved)
+
+
+def _numbers_of(field: object) -> frozenset[int] | None:
+    """Decode a field of a later version; None if it is something else."""
+    if not isinstance(field, list | tuple) or not all(isinstance(number, int) for number in field):
+        return None
+    return frozenset(field)
 
 
 class PeerLink(Protocol):

@@ -84,6 +84,12 @@ class PeerDirectory:
         """Return the worker that reports the lane active; of several, the one of the newest generation."""
         return self._servers[lane]
 
+    def server_link(self, lane: int) -> PeerLink | None:
+        """Return an open link to another worker that serves the lane; None if there is none."""
+        worker = self._servers[lane]
+        link = self.link(worker) if worker is not None else None
+        return link if link is not None and link.can_send else None
+
     def update_servers(self) -> None:
         """Recompute which worker serves which lane, and wake all waiters."""
         servers: list[WorkerId | None] = [None] * len(self._servers)

@@ -12,6 +12,7 @@ import structlog
 
 from dedupe.cluster.assignment import WorkerId
 from dedupe.cluster.codec import (
+    APPENDS,
     COMMITTED,
     FIND,
     SESSION,
@@ -21,7 +22,8 @@ from dedupe.cluster.codec import (
     encode_rows,
     encode_state,
 )
-from dedupe.cluster.lane_manager import LaneManager, Role
+from dedupe.cluster.lane_manager import LaneManager
+from dedupe.cluster.role import Role
 from dedupe.model.clock import Clock
 from dedupe.model.errors import DiskFullError, LaneNotActiveError, RetriableError
 from dedupe.submission import Outcomes, Submission
@@ -37,6 +39,7 @@ class PeerRequestHandler:
             SESSION: self._session,
             SESSIONS: self._sessions,
             FIND: self._find,
+            APPENDS: self._appends,
         }
         """Handlers by kind of request, from body to response. A GatewayError is raised at the requester."""
         self._manager = manager
@@ -106,6 +109,10 @@ class PeerRequestHandler:
     async def _sessions(self, body: Any) -> Any:
         number, client_hash, count, *_ = body
         return encode_rows(await self._lanes[number].sessions_of(client_hash, count))
+
+    async def _appends(self, body: Any) -> Any:
+        number, leader, *_ = body
+        return await self._manager.appends.can_append(number, leader)
 
     async def _find(self, body: Any) -> Any:
         number, key, *_ = body

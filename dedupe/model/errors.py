@@ -96,6 +96,18 @@ class OutcomeUnknownError(RetriableError):
 
     code = "outcome_unknown"
 
+    def __init__(self, *args: object, detail: str = "", is_unanswered: bool = False) -> None:
+        """
+        Set the texts, see GatewayError.
+
+        Args:
+            args: the text for operators.
+            detail: the text for clients.
+            is_unanswered: whether the log gave no answer at all, in time or before the connection broke.
+        """
+        super().__init__(*args, detail=detail)
+        self.is_unanswered = is_unanswered
+
 
 class FencedError(RetriableError):
     """A newer producer epoch owns the partition; nothing of this append is or will be committed."""

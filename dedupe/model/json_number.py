@@ -181,6 +181,13 @@ def as_number(value: object) -> Number | None:
     return value if type(value) is Number else None
 
 
+def integer_of(value: object) -> int | None:
+    """Return the value of an integer in any spelling, such as `7.0`; None for all else, and beyond 64 bits."""
+    if type(value) is int:
+        return value
+    return value.integer if type(value) is Number else None
+
+
 def replace_numbers(document: Any, form: Callable[[Number], Form]) -> list[Place]:
     """
     Put a form in the place of each Number, and of each integer beyond 64 bits.

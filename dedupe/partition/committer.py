@@ -35,6 +35,8 @@ class Committer:
         self._context = context
         self._counts = counts
         self._has_begun_sessions = False
+        self.appending_since: float | None = None
+        """Since when an append waits for the log, monotonic."""
 
     def begin(self) -> None:
         """Begin after a fence: the log may have been created anew, without its notes."""
@@ -111,7 +113,7 @@ class Committer:
             build_record(event, lane_seq=first_seq + i, timestamp_ms=timestamp_ms, recorded=recorded)
             for i, (event, recorded) in enumerate(zip_longest(new, sessions))
         ]
-        began = self._context.clock.monotonic()
+        self.appending_since = began = self._context.clock.monotonic()
         try:
             base = await self._log.append(records)
             assert base >= state.applied_offset, (base, state)
@@ -129,6 +131,8 @@ class Committer:
         except BaseException:
             self._counts.note_doubt((event.key for event in new), state.applied_offset)
             raise
+        finally:
+            self.appending_since = None
         self._crashpoint("apply")
         self._counts.note_commit(committed, self._context.clock.monotonic() - began)
         return committed

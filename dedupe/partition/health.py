@@ -5,6 +5,7 @@ It decides when a fencing means that another gateway owns the partition.
 """
 
 import random
+from collections import deque
 from datetime import UTC, datetime
 
 from dedupe.model.clock import Clock
@@ -31,6 +32,10 @@ _CAUSES: dict[type[BaseException], str] = {
 """The reasons that clients receive."""
 
 
+UNANSWERED_S = 60.0
+UNANSWERED_KEPT = 10
+
+
 def text_of(at_ms: int) -> str:
     """Return a log time as text, in UTC."""
     return f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
@@ -51,11 +56,18 @@ class LaneHealth:
         self.failing_since_ms: int | None = None  # log time of the first failure since it served
         self.is_fenced = False  # by another gateway, in the last failure
         self.is_lost = False  # another gateway owns the partition
+        self.failing_since: float | None = None  # as failing_since_ms, monotonic
+        self._unanswered_at: deque[float] = deque(maxlen=UNANSWERED_KEPT)
+
+    def unanswered_appends(self) -> int:
+        """Return how many appends of the last UNANSWERED_S got no answer, at most UNANSWERED_KEPT."""
+        since = self._clock.monotonic() - UNANSWERED_S
+        return sum(at > since for at in self._unanswered_at)
 
     def note_active(self) -> None:
         """Note that the lane serves again."""
         self._active_at = self._clock.monotonic()
-        self.last_error = self.failing_since_ms = None
+        self.last_error = self.failing_since_ms = self.failing_since = None
         self.is_fenced = False
 
     def note_assigned(self) -> None:
@@ -74,6 +86,9 @@ class LaneHealth:
         self.cause = _CAUSES.get(type(err), "it is recovering from an error")
         if self.failing_since_ms is None:
             self.failing_since_ms = self._clock.now_ms()
+            self.failing_since = self._clock.monotonic()
+        if isinstance(err, OutcomeUnknownError) and err.is_unanswered:
+            self._unanswered_at.append(self._clock.monotonic())
 
     def pause_s(self, err: BaseException) -> float:
         """Return the pause before the next recovery in seconds; sets `is_lost` if there should be none."""

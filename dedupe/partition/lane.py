@@ -135,6 +135,16 @@ class Lane:
         return self._log.pause_after_append_s > PAUSE_S_MAX
 
     @property
+    def log(self) -> PartitionLog:
+        """The partition's log."""
+        return self._log
+
+    @property
+    def appending_since(self) -> float | None:
+        """Since when an append of this lane waits for the log, by the monotonic clock; None if none does."""
+        return self._committer.appending_since
+
+    @property
     def is_proved(self) -> bool:
         """Whether the log is checked to be of this secret and partition count."""
         return self._context.gate.is_open
@@ -340,6 +350,7 @@ class Lane:
         """Stop serving, answer all submissions, and log why."""
         self.health.note_failure(err)
         self.metrics.failures += 1
+        self.metrics.unanswered += isinstance(err, OutcomeUnknownError) and err.is_unanswered
         if isinstance(err, GatewayError):
             self._logger.error("lane failed", error=self.health.last_error, state=self.state.value)
         else:

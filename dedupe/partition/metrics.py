@@ -66,6 +66,7 @@ class LaneMetrics:
     last_commit_ms: int | None = None  # log time of the newest commit of this process
     failures: int = 0
     restarts: int = 0  # after a bug
+    unanswered: int = 0  # appends to which the log gave no answer
     fenced: int = 0
     rebuilds: int = 0
     begun_empty: int = 0  # without an index in a log with records: it was lost, or the standby is new

@@ -100,6 +100,20 @@ class PartitionLog(Protocol):
             In each case the writer must fence before its next append.
         """
 
+    @property
+    def leader(self) -> str:
+        """The name of the server that takes appends, as far as is known: the same for all processes."""
+
+    async def probe(self) -> None:
+        """
+        Have the leader answer a request as large as a large append, on a new connection; nothing is stored.
+
+        It may be called by a process that has fenced the partition once, even if another one has since.
+
+        Raises:
+            RetriableError: no answer. Has no time limit of its own.
+        """
+
     async def close(self) -> None:
         """Release all resources. Never raises, bounded in time."""
 

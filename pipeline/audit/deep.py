@@ -14,7 +14,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from dedupe.model.errors import LogCorruptError
 from dedupe.model.identity import Identity
-from dedupe.model.record import HEADER_GATEWAY, HEADER_REASON, HEADER_SOURCE, is_identified_by, parse_identity
+from dedupe.model.record import (
+    FLAG_CHECKSUM,
+    HEADER_GATEWAY,
+    HEADER_REASON,
+    HEADER_SOURCE,
+    is_identified_by,
+    parse_identity,
+)
 from dedupe.model.types import Headers, LogRecord
 from pipeline.audit.checks import WRONG_KEY
 from pipeline.audit.rules import QUARANTINE_SUFFIX
@@ -72,11 +79,13 @@ class _Record(NamedTuple):
     gw: bytes | None
 
     def as_log_record(self) -> LogRecord:
+        """Return the record without its value, which no key depends on, hence without its checksum."""
         headers: Headers = []
         if self.source is not None:
             headers.append((HEADER_SOURCE, self.source.encode()))
         if self.gw is not None:
-            headers.append((HEADER_GATEWAY, self.gw))
+            unchecked = bytes(byte & ~FLAG_CHECKSUM for byte in self.gw[1:2])
+            headers.append((HEADER_GATEWAY, self.gw[:1] + unchecked + self.gw[2:]))
         if self.topic.endswith(QUARANTINE_SUFFIX):
             headers.append((HEADER_REASON, b""))
         return LogRecord(self.offset, 0, self.key, b"", headers)

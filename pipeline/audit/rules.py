@@ -11,7 +11,13 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from dedupe.model.quarantine import RAW
-from dedupe.model.record import FLAG_SESSION, HEADER_GATEWAY, HEADER_SOURCE
+from dedupe.model.record import (
+    CHECKSUM_BYTES,
+    FLAG_CHECKSUM,
+    FLAG_SESSION,
+    HEADER_GATEWAY,
+    HEADER_SOURCE,
+)
 from pipeline.transforms.clean_topic import BASE_HEADER_BYTES, SESSION_HEADER_BYTES
 
 QUARANTINE_SUFFIX = ".quarantine"
@@ -38,7 +44,19 @@ def flaw() -> Column:
         .when(F.col("key").isNull(), "its key is null")
         .when(~F.is_valid_utf8(key), "its key is no UTF-8")
         .when(F.col("lane_seq").isNull(), "no lane_seq reaches 2**63")
+        .when(~_is_as_written(), "it differs from its checksum: it was changed after it was written")
     )
+
+
+def _is_as_written() -> Column:
+    """Whether a record has the content of its checksum, or has none; a null value has not."""
+    gw, bytes_before = F.col("gw"), F.length("gw") - CHECKSUM_BYTES
+    before = F.substr(gw, F.lit(1), bytes_before)
+    content = F.concat(F.encode("source", "UTF-8"), F.col("key"), before, F.col("value"))
+    found = F.lpad(F.hex(F.crc32(content)), 2 * CHECKSUM_BYTES, "0")
+    told = F.hex(F.substr(gw, bytes_before + 1, F.lit(CHECKSUM_BYTES)))
+    is_equal = F.coalesce(found == told, F.lit(False))
+    return (F.col("flags").bitwiseAND(FLAG_CHECKSUM) == 0) | is_equal
 
 
 def documents() -> Column:

@@ -4,6 +4,7 @@ says, in order, and no client can keep a connection, or memory, longer than it m
 """
 
 import re
+import select
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import httpx
 import orjson
 import pytest
 
+from app.http.penalties import FREE
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, new_event, post, stored
 from tests.support.raw_http import RawConnection, request
@@ -459,6 +461,34 @@ def test_crowd_of_one_address_leaves_room_for_the_others(tmp_path: Path) -> None
         finally:
             for connection in (*crowd, *others):
                 connection.socket.close()
+
+
+def test_crowd_whose_refusals_are_held_back_leaves_room_for_the_others(tmp_path: Path) -> None:
+    settings = {"GATEWAY_PARTITIONS": "2", "GATEWAY_CONNECTIONS_MAX": "64"}
+    with Gateway(tmp_path, settings, constants={"app.main:DELAY_S": 15}) as gateway, ExitStack() as stack:
+        bad = request(b"{", path="/v1/events?writeKey=web", head=b"Prefer: handling=strict\r\n")
+        crowd = [stack.enter_context(RawConnection(gateway.port, source="127.0.0.2")) for _ in range(64)]
+        for _ in range(int(FREE)):
+            crowd[0].send(bad)
+            assert crowd[0].answer().code == "invalid_json"
+        for connection in crowd:
+            connection.send(bad * 2)
+        until(lambda: gateway.stats()["connections"]["idle"] == 0)
+        began = time.monotonic()
+        for _ in range(8):
+            other = stack.enter_context(RawConnection(gateway.port))
+            other.send(request())
+            assert other.answer().body == SUCCESS
+        answered = [connection for connection in crowd if has_answer(connection)]
+        assert time.monotonic() - began < 10
+        assert len(answered) >= 8
+        assert answered[0].answer().code == "invalid_json"  # what it waited for
+        assert answered[0].is_closed()
+        assert gateway.stats()["connections"]["refused"] == 0
+
+
+def has_answer(connection: RawConnection) -> bool:
+    return bool(select.select([connection.socket], [], [], 0.01)[0])
 
 
 def test_behind_a_trusted_proxy_the_forwarded_address_has_the_limit_once_it_is_crowded(

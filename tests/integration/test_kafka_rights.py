@@ -1,6 +1,6 @@
 """
-Claim: with the topics and the rights that docs/operations.md makes, and no other, a gateway takes events;
-without them `gateway topics check` names each.
+Claim: with the topics of docs/operations.md and the rights of docs/kafka.md, and no other, a gateway takes
+events; without them `gateway topics check` names each.
 """
 
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.documents import ROOT
+from tests.support.documents import ROOT, blocks_of
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event, post
 from tests.support.kafka import KafkaBroker
@@ -19,14 +19,12 @@ from tests.support.processes import HOST, free_port
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-KAFKA_PART = (
-    (ROOT / "docs" / "operations.md")
-    .read_text(encoding="utf-8")
-    .partition("\n## Kafka\n")[2]
-    .partition("\n## ")[0]
-)
-BLOCKS = re.findall(r"^```sh\n(.*?)^```", KAFKA_PART, flags=re.MULTILINE | re.DOTALL)
-COMMANDS = [line for block in BLOCKS for line in lines_of(block)]
+COMMANDS = [
+    line
+    for page, part in (("operations.md", "Kafka"), ("kafka.md", "Rights"))
+    for block in blocks_of(ROOT / "docs" / page, "sh", part)
+    for line in lines_of(block)
+]
 PASSWORD = "a-password"
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 

@@ -189,6 +189,19 @@ async def test_broker_that_forgets_owners_early_is_warned_of_once(tmp_path: Path
     assert b"Traceback" not in refused.stderr
 
 
+async def test_setting_that_brokers_do_not_know_is_told_with_a_way_out(
+    prepare: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_now = Demands.configs
+
+    def of_a_later_time(demands: Demands, replication_factor: int) -> dict[str, str]:
+        return of_now(demands, replication_factor) | {"message.timestamp.sooner.max.ms": "1"}
+
+    monkeypatch.setattr(Demands, "configs", of_a_later_time)
+    with pytest.raises(ConfigurationError, match=r"error 40 .*sooner.*before Kafka 3\.6 .* docs/kafka\.md"):
+        await prepare(spec_of(f"old-{uuid.uuid4().hex[:8]}"), is_development=True)
+
+
 async def test_topic_just_created_that_a_broker_does_not_know_yet_is_waited_for(
     store: KafkaStore, prepare: Prepare, monkeypatch: pytest.MonkeyPatch
 ) -> None:

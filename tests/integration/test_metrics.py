@@ -51,7 +51,7 @@ def test_metrics_follow_what_the_gateway_did(keyed: Gateway) -> None:
         event = new_event()
         post(client, "/v1/batch", {"batch": [event, new_event(), event | {"event": "x"}, 5]})
         post(client, "/v1/batch", {"batch": [event]})
-        assert client.post("/v1/batch", content=b"{").status_code == 400
+        assert client.post("/v1/events", content=b"{").status_code == 400
         assert client.post("/v1/batch", auth=("unknown", ""), json={"batch": []}).status_code == 401
         shown = shown_by(gateway)
     sources = shown["gateway_source_events_total"]

@@ -103,7 +103,8 @@ def test_answers_of_the_gateway_pass_as_they_are(client: httpx.Client, origin: s
     event = new_event()
     taken = client.post("/v1/batch", content=orjson.dumps({"batch": [event, 5]}), headers=head)
     refused = client.post("/v1/events", content=b"", headers=head)
-    large = client.post("/v1/batch", content=b"x" * 7_000_000, headers=head)
+    strict = head | {"Prefer": "handling=strict"}
+    large = client.post("/v1/batch", content=b"x" * 7_000_000, headers=strict)
     preflight = client.options("/v1/batch", headers=head | PREFLIGHT)
     statuses = [answer.status_code for answer in (taken, refused, large, preflight)]
     assert statuses == [200, 400, 400, 200]

@@ -3,8 +3,11 @@ Claim: a write key that vanishes from the file loses no event before its term en
 can miss it; unknown keys are seen, and a loop of refusals is slow.
 """
 
+import re
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import httpx
 import orjson
 import pytest
 
+from app.auth.key_memory import FILE
 from app.http.penalties import DELAY_S
 from tests.support.gateway import Gateway
 from tests.support.http import cli, new_event, post, stored
@@ -19,6 +23,8 @@ from tests.support.http import cli, new_event, post, stored
 APP = "- {key: key-of-the-app, source: app, name: The app, scopes: [ingest, replay]}\n"
 REST = "- {key: key-of-the-rest, source: rest}\n"
 ENDED = "- {key: key-that-ended, source: old, enabled: false}\n"
+
+TEN_DAYS_MS = 864_000_000
 
 
 class Keyed(Gateway):
@@ -111,6 +117,28 @@ def test_term_ends_by_itself(tmp_path: Path) -> None:
         until(lambda: gateway.told()["removed"] == 0)
         assert gateway.send("key-of-the-app").status_code == 401
     assert "the grace of removed write keys is over" in gateway.log_path.read_text()
+
+
+def test_clock_that_is_refused_ends_no_term(gateway: Keyed) -> None:
+    gateway.send("key-of-the-app")
+    gateway.stop()
+    gateway.keys.write_text(REST)
+    gateway.start()
+    gateway.stop()
+    memory = gateway.data / FILE
+    later = re.sub(
+        r'"removed_ms": (\d+)',
+        lambda found: f'"removed_ms": {int(found[1]) - TEN_DAYS_MS}',
+        memory.read_text(),
+    )
+    memory.write_text(later)
+    with closing(sqlite3.connect(gateway.data / "log.sqlite")) as log:
+        log.execute("UPDATE records SET timestamp_ms = timestamp_ms - ?", (TEN_DAYS_MS,))
+        log.execute("UPDATE meta SET value = value - ? WHERE key LIKE 'note/clock/%'", (TEN_DAYS_MS,))
+        log.commit()
+    done = cli(gateway, "serve")
+    assert (done.returncode, b"this machine's clock shows" in done.stderr) == (2, True)
+    assert memory.read_text() == later
 
 
 def test_other_data_folder_answers_401(gateway: Keyed, tmp_path: Path) -> None:

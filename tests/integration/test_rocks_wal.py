@@ -6,6 +6,7 @@ the log of events was replayed from an older state or from the start, or the ind
 """
 
 import asyncio
+import io
 import os
 import shutil
 import signal
@@ -148,7 +149,7 @@ def damages_of(files: Sequence[Path]) -> dict[str, Damage]:
     last = len(files) - 1
     for i in sorted({0, 1, last // 2, last - 1, last}):
         file, whole = files[i], wholes[i]
-        ends = [fragments[-1][1] for fragments in wal._records(whole)]
+        ends = [end for _, end in wal._records(io.BytesIO(whole))]
         damages[f"{i} deleted"] = {file: None}
         damages[f"{i} emptied"] = {file: b""}
         damages[f"{i} cut after its first record"] = {file: whole[: ends[0]]}

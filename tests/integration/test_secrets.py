@@ -141,6 +141,7 @@ def test_nothing_planted_shows_up(tmp_path: Path, settings: dict[str, str]) -> N
         reasons = {entry["code"] for answer in answers for entry in rejected_in(answer)}
         assert reasons == {
             "not_an_object", "message_id_invalid", "event_too_deep", "event_too_large", "conflict",
+            "unreadable",
         }  # fmt: skip
         assert_silent(map(whole, answers), ids_allowed=True)
         assert_silent([garble(gateway.port)])

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from dedupe.model.identity import Identity
 from dedupe.model.types import NewRecord
 from pipeline.audit import checks
 from pipeline.audit.checks import (
@@ -22,6 +23,7 @@ from pipeline.audit.checks import (
 from pipeline.audit.deep import wrong_keys
 from pipeline.audit.evaluation import summarize
 from pipeline.schema import RECORD
+from tests.support.foreign import without_checksum
 from tests.support.records import SECRET, RecordMaker
 
 PARTITIONS = 2
@@ -44,6 +46,11 @@ def test_clean_lanes_have_nothing_to_name(spark: SparkSession) -> None:
     assert (timeline.step_s, sum(timeline.records.values())) == (60, 40)
     assert named(records) == []
     assert wrong_keys(records, secret=SECRET, partitions=PARTITIONS).collect() == []
+
+
+def plant_change(maker: RecordMaker, lanes: Lanes) -> None:
+    changed = lanes[0][3].value.replace(b"Tested", b"Forged")
+    lanes[0][3] = lanes[0][3]._replace(value=changed)
 
 
 def plant_duplicate(maker: RecordMaker, lanes: Lanes) -> None:
@@ -82,7 +89,7 @@ def plant_head(_maker: RecordMaker, lanes: Lanes) -> None:
 
 
 def plant_value(_maker: RecordMaker, lanes: Lanes) -> None:
-    lanes[0].append(lanes[0].pop()._replace(value=lanes[0][0].value))
+    lanes[0].append(without_checksum(lanes[0].pop())._replace(value=lanes[0][0].value))
 
 
 def plant_wrong_partition(maker: RecordMaker, lanes: Lanes) -> None:
@@ -104,6 +111,7 @@ def plant_time_disorder(maker: RecordMaker, lanes: Lanes) -> None:
         (plant_foreign, {checks.FOREIGN}, "not exactly one header 'gw'"),
         (plant_head, {checks.GAP}, "2 missing: lane_seq 2 is the first"),
         (plant_value, {checks.VALUE}, ""),
+        (plant_change, {checks.FOREIGN}, "it differs from its checksum: it was changed after it was written"),
         (plant_version, {checks.VERSION}, ""),
         (plant_wrong_partition, {checks.WRONG_PARTITION}, "belongs to partition 1"),
         (plant_time_disorder, {checks.TIME_ORDER}, "2026-01-01 00:00:00.01 after 2026-01-01 00:00:00.2"),
@@ -201,15 +209,16 @@ def test_year_of_records_is_folded_before_it_reaches_the_driver(spark: SparkSess
 
 
 def test_key_of_another_secret_is_named(spark: SparkSession) -> None:
-    maker = RecordMaker()
+    maker, stranger = RecordMaker(), RecordMaker(identity=Identity(b"another deployment's secret"))
     lanes = clean(maker)
-    honest = lanes[1][7]
-    lanes[1][7] = honest._replace(key=b"somebody-else")
+    lanes[1][7] = stranger.record(stranger.event("a-stranger"), partition=1, lane_seq=7)
+    lanes[1][8] = without_checksum(lanes[1][8])._replace(key=b"somebody-else")
 
     named = wrong_keys(as_dataframe(spark, lanes), secret=SECRET, partitions=PARTITIONS).collect()
 
     assert [(row["kind"], row["partition"], row["offset"], row["message_id"]) for row in named] == [
-        (checks.WRONG_KEY, 1, 7, "somebody-else")
+        (checks.WRONG_KEY, 1, 7, "a-stranger"),
+        (checks.WRONG_KEY, 1, 8, "somebody-else"),
     ]
 
 

@@ -8,10 +8,11 @@ from pipeline.audit.checks import FOREIGN as FOREIGN_KIND
 from pipeline.audit.checks import VALUE, VERSION, check_records, faulty
 from pipeline.sources.records import KafkaSource, Selection, read_records
 from tests.conftest import TopicFactory
-from tests.support.foreign import FOREIGN, GENUINE, ODD
+from tests.support.foreign import CHANGED, FOREIGN, GENUINE, ODD
 from tests.support.records import fill_topic
 
-ALL: dict[str, NewRecord] = FOREIGN | ODD | GENUINE
+CHANGED_ONES = {f"changed: {what}": record for what, record in CHANGED.items()}
+ALL: dict[str, NewRecord] = FOREIGN | ODD | GENUINE | CHANGED_ONES
 
 
 async def test_every_record_that_no_gateway_wrote_is_named_and_no_other(
@@ -32,6 +33,6 @@ async def test_every_record_that_no_gateway_wrote_is_named_and_no_other(
     expected |= dict.fromkeys(FOREIGN, FOREIGN_KIND) | dict.fromkeys(ODD, VALUE)
     expected |= {label: VERSION for label in kinds if label.startswith("version")}
     expected |= {label: FOREIGN_KIND for label in kinds if label.startswith("lane_seq")}
-    expected |= dict.fromkeys(GENUINE)
+    expected |= dict.fromkeys(CHANGED_ONES, FOREIGN_KIND) | dict.fromkeys(GENUINE)
     assert kinds == expected
     assert len(rows) == len(found)

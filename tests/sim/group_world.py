@@ -110,6 +110,7 @@ class Worker:
         )
         self.manager = LaneManager(member, lanes, self.membership, self.peers, clock)
         self.handler = PeerRequestHandler(self.manager, clock, lambda: router.has_disk_room)
+        router.standing = self.manager.standing
         router.reach_by([GroupRoute(number, lane, self.manager) for number, lane in enumerate(lanes)])
 
     async def _run(self) -> None:
@@ -394,14 +395,16 @@ class GroupWorld:
         ]
         return bool(able) and await self.rng.choice(able).send(events)
 
-    def stream(self, name: str, *, by: Sequence[str] = (), every_s: float = 0.05) -> "asyncio.Task[None]":
-        """Let a client send one event after another, each until it is answered, until cancelled."""
+    def stream(
+        self, name: str, *, by: Sequence[str] = (), every_s: float = 0.05, size: int = 0
+    ) -> "asyncio.Task[None]":
+        """Let a client send one event of this size after another, each until answered, until cancelled."""
 
         async def send_all() -> None:
             number = 0
             while True:
                 number += 1
-                await self.deliver([self.world.event(f"{name}-{number}")], by)
+                await self.deliver([self.world.event(f"{name}-{number}", "x" * size)], by)
                 await asyncio.sleep(every_s)
 
         task = asyncio.ensure_future(send_all())

@@ -3,6 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import combinations
+
+import pytest
 
 from tests.sim.group_world import GroupWorld, Worker
 from tests.sim.test_group import NAMES, begin, owner_and_follower
@@ -98,12 +101,49 @@ async def test_worker_that_sees_the_group_and_no_other_worker_owns_nothing() -> 
 async def test_connections_that_break_again_and_again_cost_no_answer() -> None:
     async with GroupWorld(*NAMES) as group:
         await begin(group)
-        for _ in range(20):
-            await asyncio.sleep(0.7)
-            one, other = group.rng.sample(NAMES, 2)
-            group.net.reset(one, other)
+        for _ in range(4):
+            for one, other in combinations(NAMES, 2):
+                await asyncio.sleep(2)
+                group.net.reset(one, other)
 
         assert group.refusals == 0
         assert group.slowest_s < 2
         assert sum(worker.manager.claims for worker in group.alive) == 0, "each was mended at once"
+        await group.judge()
+
+
+@pytest.mark.parametrize("every_s", [0.05, 4.0], ids=["busy", "now and then"])
+@pytest.mark.parametrize("ways", ["one way", "both ways"])
+async def test_path_that_drops_large_packets_costs_one_worker(ways: str, every_s: float) -> None:
+    async with GroupWorld(*NAMES) as group:
+        await group.start()
+        owner, follower = owner_and_follower(group)
+        group.stream("x", every_s=every_s, size=2_000)
+        group.stream("y", every_s=every_s, size=2_000)
+        await asyncio.sleep(1)
+        moves = sum(worker.manager.moves for worker in group.alive)
+        group.net.size_max[owner.name, follower.name] = 1_000
+        if ways == "both ways":
+            group.net.size_max[follower.name, owner.name] = 1_000
+        await asyncio.sleep(40)
+
+        assert sorted(map(bool, (owner.owned, follower.owned))) == [False, True]
+        assert sum(worker.manager.moves for worker in group.alive) - moves <= 4
+        assert group.slowest_s < 10
+        group.net.mend_all()
+        assert await group.until(lambda: all(worker.owned for worker in group.alive)) < 10
+        await group.judge()
+
+
+async def test_link_that_breaks_again_and_again_counts_as_missed() -> None:
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        owner, follower = owner_and_follower(group)
+        for _ in range(10):
+            await asyncio.sleep(1)
+            group.net.reset(owner.name, follower.name)
+
+        assert sorted(map(bool, (owner.owned, follower.owned))) == [False, True]
+        assert group.slowest_s < 6
+        assert await group.until(lambda: all(worker.owned for worker in group.alive)) < 15
         await group.judge()

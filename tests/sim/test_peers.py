@@ -462,3 +462,47 @@ async def test_status_is_sent_once_a_turn_and_to_all() -> None:
         await until(lambda: group.link("a", "b").status == {"serving": [1, 2]})
         await until(lambda: group.link("c", "b").status == {"serving": [1, 2]})
         assert len([1 for taken in group.handlers["a"].received if taken[2] == {"serving": [1, 2]}]) == 1
+
+
+async def test_connection_on_which_full_packets_vanish_is_not_used() -> None:
+    async with running(Group("a", "b"), is_linked=False) as group:
+        group.net.size_max["b", "a"] = 1_400
+        await asyncio.sleep(5)
+        assert not group.link("a", "b").is_up
+        assert not group.link("b", "a").is_up
+        group.net.mend_all()
+        assert await until(lambda: all(group.link(*pair).is_up for pair in pairs(group))) < 4
+
+
+async def test_path_that_begins_to_drop_full_packets_is_noticed_although_nothing_is_submitted() -> None:
+    async with running(Group("a", "b")) as group:
+        group.net.size_max["a", "b"] = 1_400
+        assert await until(lambda: not any(group.link(*pair).is_up for pair in pairs(group))) < 4
+        await asyncio.sleep(10)
+        assert not any(group.link(*pair).is_up for pair in pairs(group))
+        assert group.peers["a"].metrics.reconnects + group.peers["b"].metrics.reconnects <= 2
+
+
+async def test_link_is_replaced_once_without_an_answer_to_what_was_submitted() -> None:
+    async with running(Group("a", "b")) as group:
+        link = group.link("a", "b")
+        group.handlers["b"].holds = True
+        for is_up in (True, False):
+            await asyncio.sleep(11)
+            answer = group.submit("a", "b")
+            await asyncio.sleep(0.1)
+            group.net.reset("a", "b")
+            assert await error_of(answer) is OutcomeUnknownError
+            await asyncio.sleep(0.1)
+            assert link.is_up is is_up
+        await until(lambda: link.is_up)
+        assert group.peers["a"].metrics.reconnects == 1
+
+
+async def test_link_that_is_replaced_more_than_twice_in_ten_seconds_is_down() -> None:
+    async with running(Group("a", "b")) as group:
+        for is_up in (True, True, False):
+            await asyncio.sleep(2)
+            group.net.reset("a", "b")
+            await asyncio.sleep(0.1)
+            assert group.link("a", "b").is_up is is_up

@@ -22,14 +22,17 @@ class Block(NamedTuple):
     text: str
 
 
-def blocks_in(document: Path) -> list[Block]:
-    """Return a document's code blocks in order."""
-    return [Block(*found) for found in _BLOCK.findall(document.read_text(encoding="utf-8"))]
+def blocks_in(document: Path, section: str | None = None) -> list[Block]:
+    """Return the code blocks of a document, or of a section with its subsections, in order."""
+    text = document.read_text(encoding="utf-8")
+    if section is not None:
+        text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return [Block(*found) for found in _BLOCK.findall(text)]
 
 
-def blocks_of(document: Path, language: str) -> list[str]:
-    """Return a document's code blocks of one language in order."""
-    return [block.text for block in blocks_in(document) if block.language == language]
+def blocks_of(document: Path, language: str, section: str | None = None) -> list[str]:
+    """Return the code blocks of one language; see blocks_in."""
+    return [block.text for block in blocks_in(document, section) if block.language == language]
 
 
 def for_gateway(text: str, gateway: Gateway) -> str:

@@ -28,9 +28,10 @@ from aiokafka.errors import for_code
 from tests.support.processes import HOST, free_port, is_free, kill_when_parent_dies
 
 ROOT = Path(__file__).resolve().parents[2]
-LIBS = ROOT / "build" / "kafka" / "libs"
+BUILD = ROOT / "build"
+LIBS = BUILD / "kafka" / "libs"
 LOG_CONFIG = ROOT / "tests" / "support" / "kafka_broker" / "log4j2.properties"
-CLASSES = ROOT / "build" / "kafka" / "classes.jsa"
+CLASSES = BUILD / "kafka" / "classes.jsa"
 """What tests/support/kafka_classes.py leaves: the broker's classes as the JVM maps them."""
 
 # 22 characters of base64url, as Kafka wants them: "gateway-tests-01".
@@ -57,6 +58,12 @@ QUICK_START_FLAGS = (
 )
 
 Properties = Mapping[str, str]
+
+
+def libs_of(release: str) -> Path:
+    """Return the folder of another release's jars, e.g. of "3.6" (tools/setup.mk)."""
+    return BUILD / f"kafka-{release}" / "libs"
+
 
 _formatted: dict[tuple[str, ...], dict[str, bytes]] = {}
 """The files of a new data folder, by what they were made with."""
@@ -87,6 +94,7 @@ class KafkaBroker:
         listeners: Mapping[str, int] | None = None,
         format_options: Sequence[str] = (),
         jvm_flags: Sequence[str] = QUICK_START_FLAGS,
+        libs: Path = LIBS,
     ) -> None:
         """
         Choose ports; nothing is started yet.
@@ -98,6 +106,7 @@ class KafkaBroker:
             listeners: ports of further ones, by their security protocols.
             format_options: what a new data folder is made with, as Kafka's storage tool takes it.
             jvm_flags: memory and start-up flags of the JVM.
+            libs: the jars, which are of one release.
         """
         self.folder = folder
         self.port = port if port is not None else free_port()
@@ -107,6 +116,7 @@ class KafkaBroker:
         self._listeners = {"PLAINTEXT": self.port, **(listeners or {})}
         self._format_options = tuple(format_options)
         self._jvm_flags = tuple(jvm_flags)
+        self._libs = libs
         self._controller_port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
@@ -115,16 +125,24 @@ class KafkaBroker:
     def bootstrap_servers(self) -> str:
         return f"{HOST}:{self.port}"
 
-    def joined_by(self, folder: Path, *, node_id: int) -> "KafkaBroker":
-        """Return one more broker of this one's cluster, not started yet; this one stays the controller."""
+    def joined_by(self, folder: Path, *, node_id: int, properties: Properties | None = None) -> "KafkaBroker":
+        """
+        Return one more broker of this one's cluster, not started yet; this one stays the controller.
+
+        Args:
+            folder: its own.
+            node_id: likewise.
+            properties: what it has otherwise than this one.
+        """
         port = free_port()
-        properties = {
+        own = {
             "process.roles": "broker",
             "node.id": str(node_id),
             "controller.quorum.voters": f"1@{HOST}:{self._controller_port}",
             "listeners": f"PLAINTEXT://{HOST}:{port}",
+            **(properties or {}),
         }
-        return KafkaBroker(folder, port=port, properties=self._properties | properties)
+        return KafkaBroker(folder, port=port, properties=self._properties | own, libs=self._libs)
 
     @property
     def is_running(self) -> bool:
@@ -210,9 +228,9 @@ class KafkaBroker:
         java = shutil.which("java")
         if java is None:
             raise KafkaBrokerError("Java 17 or newer is needed for a Kafka broker: run `make test` once")
-        if not any(LIBS.glob("kafka_*.jar")):
+        if not any(self._libs.glob("kafka_*.jar")):
             raise KafkaBrokerError("the Kafka jars are missing: run `make test` once or `make kafka`")
-        return [java, *self._jvm_flags, f"-Dlog4j2.configurationFile={LOG_CONFIG}", "-cp", f"{LIBS}/*"]
+        return [java, *self._jvm_flags, f"-Dlog4j2.configurationFile={LOG_CONFIG}", "-cp", f"{self._libs}/*"]
 
     def _configuration(self) -> str:
         listeners = [f"{protocol}://{HOST}:{port}" for protocol, port in self._listeners.items()]
@@ -253,7 +271,11 @@ class KafkaBroker:
         data = self.folder / "data"
         if (data / "meta.properties").exists():
             return
-        kind = (*self._format_options, *(self._properties.get(name, "") for name in FORMATTED_BY))
+        kind = (
+            str(self._libs),
+            *self._format_options,
+            *(self._properties.get(name, "") for name in FORMATTED_BY),
+        )
         if kind not in _formatted:
             self._run_format(command)
             _formatted[kind] = {file.name: file.read_bytes() for file in data.iterdir()}

@@ -4,6 +4,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 from tests.support.kafka import LIBS, LOG_CONFIG
 
@@ -11,6 +12,7 @@ TOOLS = {
     "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
     "kafka-console-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-features.sh": "org.apache.kafka.tools.FeatureCommand",
     "kafka-get-offsets.sh": "org.apache.kafka.tools.GetOffsetShell",
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
     "kafka-transactions.sh": "org.apache.kafka.tools.TransactionsCommand",
@@ -20,7 +22,7 @@ TOOLS = {
 TIMEOUT_S = 120.0
 
 
-def run_tool(line: str, bootstrap_servers: str) -> str:
+def run_tool(line: str, bootstrap_servers: str, *, libs: Path = LIBS) -> str:
     """
     Run a line of a document and return what it prints.
 
@@ -30,7 +32,7 @@ def run_tool(line: str, bootstrap_servers: str) -> str:
     arguments[arguments.index("--bootstrap-server") + 1] = bootstrap_servers
     java = shutil.which("java")
     assert java is not None
-    jvm = [java, "-XX:TieredStopAtLevel=1", f"-Dlog4j2.configurationFile={LOG_CONFIG}", "-cp", f"{LIBS}/*"]
+    jvm = [java, "-XX:TieredStopAtLevel=1", f"-Dlog4j2.configurationFile={LOG_CONFIG}", "-cp", f"{libs}/*"]
     done = subprocess.run(
         [*jvm, TOOLS[tool], *arguments],
         capture_output=True,

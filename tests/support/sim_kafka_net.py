@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from io import BytesIO
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiokafka.protocol.api import RequestHeader_v1, RequestStruct
 
@@ -105,6 +105,17 @@ class SimTransport(asyncio.Transport):
             await self._handle(self, frame)
 
 
+class Follower(NamedTuple):
+    """A replica to which the leader sends the readers of a zone."""
+
+    node: int
+    rack: str
+    end: int
+    """How far it has come."""
+    code: int = 0
+    """What it answers."""
+
+
 class SimKafkaNet:
     """Two nodes of a simulated cluster; `chance` of a fault at each request of a transaction."""
 
@@ -115,6 +126,9 @@ class SimKafkaNet:
         self.session_s: float | None = None
         """How long a login lasts."""
         self.throttle_s = THROTTLE_S
+        self.tiered_s = 0.0
+        """How long a read of records takes; who waits less gets none, as of tiered segments of 3.6."""
+        self.follower: Follower | None = None
         self.seen: Counter[tuple[str, int]] = Counter()
         self.due: dict[int, list[str | int]] = {}
         """Faults, or codes of refusals, of the next requests of a kind."""
@@ -215,12 +229,12 @@ class SimKafkaNet:
     async def _answer(self, api: int, node: int, request: Any) -> bytes:
         if api in OF_COORDINATOR and node != self.kafka.coordinator:
             return self._coded(api, request, NOT_COORDINATOR)
-        if api in OF_LEADER and node != self.kafka.leader:
+        if api in OF_LEADER and node != self.kafka.leader and not self._is_follower(api, node):
             return self._not_leader(api, request)
         if api in REFUSALS:
             return self._answer_producer(api, request)
         if api == FETCH:
-            fields = await self._fetch(request)
+            fields = await self._fetch(node, request)
         else:
             fields = {
                 METADATA: self._metadata,
@@ -287,18 +301,29 @@ class SimKafkaNet:
         found = {LATEST: latest, EARLIEST: 0}.get(timestamp, NO_OFFSET)
         return 0, [(topic, [(number, 0, -1, found)])]
 
-    async def _fetch(self, request: Any) -> tuple[Any, ...]:
+    def _is_follower(self, api: int, node: int) -> bool:
+        return api == FETCH and self.follower is not None and self.follower.node == node
+
+    async def _fetch(self, node: int, request: Any) -> tuple[Any, ...]:
         ((topic, ((number, *fields),)),) = request.topics
         start = fields[0] if request.API_VERSION == 4 else fields[1]
         partition = self.kafka.partitions[number]
         raw = b"".join(partition.read(start))
+        if raw and self.tiered_s > request.max_wait_time / 1000:
+            raw = b""
         if not raw:
             await asyncio.sleep(request.max_wait_time / 1000)
         code = OFFSET_OUT_OF_RANGE if start > partition.end else 0
-        ends = number, code, partition.end, partition.last_stable_offset
+        ends, preferred = (number, code, partition.end, partition.last_stable_offset), -1
         if request.API_VERSION == 4:
             return 0, [(topic, [(*ends, [], raw)])]
-        return 0, 0, 0, [(topic, [(*ends, 0, [], -1, raw)])]
+        if (follower := self.follower) is not None:
+            if node == follower.node:
+                ends = number, follower.code, follower.end, follower.end
+                raw = raw if start < follower.end else b""
+            elif request.rack_id == follower.rack:
+                preferred, raw = follower.node, b""
+        return 0, 0, 0, [(topic, [(*ends, 0, [], preferred, raw)])]
 
 
 def throttled(api: int, answer: bytes, seconds: float) -> bytes:

@@ -21,6 +21,9 @@ WINDOW_BYTES = 64 * 1024
 """What the other side's system takes although nobody reads there."""
 READ_BYTES_MAX = 64 * 1024
 
+PACKET_BYTES_MAX = 9_000
+"""The largest packet; what is written at once is sent in as large ones."""
+
 EOF, RESET = "eof", "reset"
 
 
@@ -42,6 +45,8 @@ class SimNet:
         """Who has tried to connect to whom."""
         self.contexts: defaultdict[str, Context] = defaultdict(copy_context)
         """What each worker's side of a connection runs in."""
+        self.size_max: dict[tuple[str, str], int] = {}
+        """By sender and receiver: a larger packet vanishes, and all behind it waits for it."""
         self._held: set[tuple[str, str]] = set()
         self._cut: set[frozenset[str]] = set()
         self._pipes: set[Pipe] = set()
@@ -91,8 +96,9 @@ class SimNet:
         self._cut.discard(frozenset((one, other)))
 
     def mend_all(self) -> None:
-        """Undo every `cut`, `hold` and `freeze`, and be quick again."""
+        """Undo every `cut`, `hold`, `freeze` and `size_max`, and be quick again."""
         self._cut.clear()
+        self.size_max.clear()
         self._held.clear()
         self.delays_s.clear()
         self._wake()
@@ -165,6 +171,7 @@ class Pipe:
         """The transports of the sender and of the receiver."""
         self.bytes = 0
         self.is_read = True
+        self.largest = 0  # size of the largest packet on its way
         self._net, self._receiver = net, receiver
         self._pieces: deque[tuple[float, bytes | str]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -172,6 +179,10 @@ class Pipe:
 
     def put(self, piece: bytes | str) -> None:
         """Send a piece after all others."""
+        if piece == RESET and self.is_stuck:
+            self.drop()
+        if isinstance(piece, bytes):
+            self.largest = max(self.largest, min(len(piece), PACKET_BYTES_MAX))
         due = self._loop.time() + self._net.delays_s[self.way]
         if self._pieces:
             due = max(due, self._pieces[-1][0])
@@ -182,13 +193,13 @@ class Pipe:
     def drop(self) -> None:
         """Lose what is on its way."""
         self._pieces.clear()
-        self.bytes = 0
+        self.bytes = self.largest = 0
 
     def pump(self) -> None:
         """Have what is due arrive in a moment, or when it is due."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._pieces and self.is_read and not self._net.is_held(self.way):
+        if self._pieces and self.is_read and not self._net.is_held(self.way) and not self.is_stuck:
             context = self._net.contexts[self.way[1]]
             self._timer = self._loop.call_at(self._pieces[0][0], self._arrive, context=context)
 
@@ -199,7 +210,7 @@ class Pipe:
 
     def _arrive(self) -> None:
         sender, receiver = self.ends
-        if not self._pieces or not self.is_read or self._net.is_held(self.way):
+        if not self._pieces or not self.is_read or self._net.is_held(self.way) or self.is_stuck:
             return
         _, piece = self._pieces.popleft()
         if isinstance(piece, bytes):
@@ -213,7 +224,14 @@ class Pipe:
             receiver.lose(ConnectionResetError("reset by the other side"))
         elif not self._receiver.eof_received():
             receiver.close()
+        if not self._pieces:
+            self.largest = 0
         self.pump()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a packet on its way is larger than what passes."""
+        return self.largest > self._net.size_max.get(self.way, PACKET_BYTES_MAX)
 
 
 class SimTransport(asyncio.Transport):

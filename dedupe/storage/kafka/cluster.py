@@ -140,6 +140,10 @@ class KafkaCluster:
         """Return the end of all records, those of open transactions included. Raises RetriableError."""
         return await self._offset(tp, LATEST, READ_UNCOMMITTED)
 
+    def known_leader_of(self, tp: TopicPartition) -> Address | None:
+        """Return the leader of a partition as the last request for its offsets found it."""
+        return self._leaders.get(tp)
+
     async def leader_of(self, tp: TopicPartition) -> Address:
         """Return the leader of a partition. Raises RetriableError: no answer, no topic, or no leader."""
         self._leaders.pop(tp, None)

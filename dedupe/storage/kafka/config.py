@@ -30,6 +30,7 @@ class KafkaConfig:
     login: Login = field(default_factory=Login)
     batch_bytes_max: int = 0  # of one commit; readers append nothing
     transaction_timeout_s: float = 30.0  # a takeover that a gateway leaves unfinished is ended by then
+    client_rack: str = ""  # the zone, whose replicas are read from
 
     def bootstrap_addresses(self) -> list[Address]:
         """

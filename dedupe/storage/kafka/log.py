@@ -15,16 +15,17 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from dedupe.model.clock import Clock
-from dedupe.model.errors import FencedError, NotAppendedError, RetriableError
+from dedupe.model.errors import FencedError, GatewayError, NotAppendedError, RetriableError
 from dedupe.model.types import LogRecord, NewRecord, Offset
 from dedupe.storage.kafka.cluster import EARLIEST, LATEST, NO_OFFSET, KafkaCluster, group_of
-from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.config import Address, KafkaConfig
 from dedupe.storage.kafka.group import KafkaMembership
-from dedupe.storage.kafka.producer import RENEW_S, FencedProducer
+from dedupe.storage.kafka.probe import EPOCHS_LEFT, probe_path
+from dedupe.storage.kafka.producer import EPOCH_OF_ROTATION, RENEW_S, FencedProducer
 from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
 from dedupe.storage.kafka.self_test import check_fencing
 from dedupe.storage.kafka.transactions import ANSWER_S
-from dedupe.storage.kafka.wire import PROBE_HEADERS
+from dedupe.storage.kafka.wire import PROBE_HEADERS, ProducerIdAndEpoch
 from dedupe.storage.log import Crashpoint, no_crashpoint
 
 PAUSE_AFTER_APPEND_S = 0.0015
@@ -129,6 +130,8 @@ class KafkaLog:
         self._expected: Offset = 0
         self._abandoned_fences = 0
         self._answer_s = ANSWER_S
+        self._leader: Address | None = None
+        self._older: ProducerIdAndEpoch | None = None  # an epoch that the leader knows to be over
         self._throttled_s = 0.0  # by producers of before
         self._is_throttled = False
         self._is_appending = False
@@ -166,6 +169,11 @@ class KafkaLog:
                 raise RetriableError(f"cannot fence {self._tp}: {self._config.explain(err)}") from err
             raise
         self._answer_s = ANSWER_S
+        self._leader, marked = producer.leader, producer.marked
+        if 0 < marked.epoch < EPOCH_OF_ROTATION - EPOCHS_LEFT:
+            self._older = marked._replace(epoch=marked.epoch - 1)
+        elif marked.epoch > 0:
+            self._older = None
         self._expected = end
         self._renew_after(RENEW_S)
         return end
@@ -222,9 +230,31 @@ class KafkaLog:
         finally:
             self._is_appending = False
         self._expected = base + len(records)
+        if self._older is None and producer.marked.epoch == 0:
+            self._older = producer.marked  # the batch was of the next one
         if producer.throttled_s or self._is_throttled:
             self._tell_throttled(producer.throttled_s)
         return base
+
+    @property
+    def leader(self) -> str:
+        leader = self._leader_now
+        return "" if leader is None else f"{leader.host}:{leader.port}"
+
+    @property
+    def _leader_now(self) -> Address | None:
+        known = self._store.cluster.known_leader_of(self._tp)
+        return (known or self._leader) if self._producer is None else self._leader
+
+    async def probe(self) -> None:
+        leader, older, producer = self._leader_now, self._older, self._producer
+        is_confirmed = (
+            producer is None or producer.confirmed_for_s <= RENEW_S
+        )  # else a leader may have forgotten
+        if leader is None or older is None or not is_confirmed:
+            await self.bounds()  # a small request, where no epoch is known to be over
+        else:
+            await probe_path(self._config, self._tp, leader, older)
 
     async def close(self) -> None:
         self._discard()
@@ -251,7 +281,7 @@ class KafkaLog:
             self._expected = await producer.renew(self._expected)
         except FencedError as err:
             logger.warning("an idle partition was taken over", partition=self._tp, error=str(err))
-        except (KafkaError, OSError, RetriableError) as err:
+        except (KafkaError, OSError, GatewayError) as err:
             logger.warning(
                 "the epoch of an idle partition cannot be renewed yet",
                 partition=self._tp,

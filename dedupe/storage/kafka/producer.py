@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from dedupe.model.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
@@ -158,7 +158,10 @@ class FencedProducer:
         except (RetriableError, KafkaError, OSError) as err:
             problem = self._config.explain(err)
             if is_in_doubt:
-                raise OutcomeUnknownError(f"the append was not confirmed: {problem}") from err
+                is_unanswered = isinstance(err, OSError | KafkaConnectionError)
+                raise OutcomeUnknownError(
+                    f"the append was not confirmed: {problem}", is_unanswered=is_unanswered
+                ) from err
             raise err if isinstance(err, NotAppendedError) else NotAppendedError(problem) from err
         self._sequence = (self._sequence + len(records)) % SEQUENCES
         self._crashpoint("commit")
@@ -188,6 +191,11 @@ class FencedProducer:
             marked = await self._take_again(err, patience)
         await self._begin_behind(marked, patience)
         return await self._end_behind(expected, patience)
+
+    @property
+    def leader(self) -> Address:
+        """The leader that batches are sent to."""
+        return self._leader
 
     def close(self) -> None:
         """Close the producer's connections, in any state."""

@@ -25,16 +25,27 @@ from dedupe.model.errors import RetriableError
 from dedupe.model.types import LogRecord, Offset
 from dedupe.storage.kafka.broker_connection import BrokerConnection
 from dedupe.storage.kafka.cluster import NO_OFFSET, KafkaCluster
-from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.config import Address, KafkaConfig
 from dedupe.storage.kafka.wire import CONSUMER, READ_COMMITTED, ProducerIdAndEpoch, response_for
 
 WAIT_MS = 100
 """The wait of a broker that has no records, before it answers."""
 
+REMOTE_WAIT_MS = 500
+"""The wait for records that are known to be there: brokers of 3.6 and 3.7 give up reading a tiered segment
+after it, and the first byte of an object store takes up to 200 ms."""
+
+FOLLOWER_S = 60.0
+"""How long a follower is read from before the leader is asked again who is near: one that leaves the replicas
+in sync does not say so."""
+
 FETCH, FETCH_VERSIONS = 1, (4, 11)
+STABLE_END = 2
 ABORTED = {4: 3, 11: 4}
 """By version: the place of the aborted transactions among the fields of a partition in a response."""
-NO_EPOCH, NO_SESSION, FINAL_EPOCH, NO_RACK = -1, 0, -1, ""
+PREFERRED = {11: 5}
+"""Likewise of the broker to read from instead of this one."""
+NO_EPOCH, NO_SESSION, FINAL_EPOCH, NO_RACK, NO_BROKER = -1, 0, -1, "", -1
 
 FETCH_BYTES_OF_FEW = 64 * 1024
 """A fetch for a short read. The broker answers with one whole batch where that is larger."""
@@ -63,7 +74,12 @@ class Markers(NamedTuple):
 
 
 class PartitionReader:
-    """Committed records from an offset on; never skips to another one."""
+    """
+    Committed records from an offset on; never skips to another one.
+
+    A long read in a zone with a replica in sync is one of that replica (KIP-392): below the high watermark
+    all have the same. `control_markers` reads from the leader alone, whose view is what counts there.
+    """
 
     def __init__(
         self,
@@ -82,6 +98,10 @@ class PartitionReader:
         self._tp = tp
         self._fetch_bytes = fetch_bytes
         self._connection: BrokerConnection | None = None
+        self._rack = config.client_rack if fetch_bytes > FETCH_BYTES_OF_FEW else NO_RACK
+        self._follower_until: float | None = None
+        """Until when the connection is one to a follower; None: it is to the leader."""
+        self._stable_end = NO_OFFSET
         self._fetched: _Records | None = None
         self._throttled_s = 0.0
         self._has_warned = False
@@ -99,6 +119,9 @@ class PartitionReader:
             try:
                 records = await self._read(records_max)
             except (KafkaError, OSError, RetriableError) as err:
+                if self._follower_until is not None:
+                    self._stay_with_leader()
+                    continue
                 is_final = isinstance(err, KafkaError) and not err.retriable
                 if is_final or monotonic() - since > self._config.request_timeout_s:
                     raise RetriableError(f"cannot read {self._tp}: {self._config.explain(err)}") from err
@@ -121,6 +144,7 @@ class PartitionReader:
         Raises:
             RetriableError: no answer, or one that cannot be read.
         """
+        self._stay_with_leader()
         markers = Markers(set(), is_all=True)
         try:
             before = -1
@@ -145,6 +169,7 @@ class PartitionReader:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+            self._follower_until = None
 
     async def _read(self, records_max: int) -> list[LogRecord]:
         """Return the rest of the last response, or else records of the next one; bounded."""
@@ -184,36 +209,64 @@ class PartitionReader:
             KafkaError, OSError, RetriableError: no answer, or the leader refuses.
         """
         self._throttled_s = 0.0
+        if self._follower_until is not None and monotonic() > self._follower_until:
+            self.close()
         if self._connection is None or not self._connection.is_usable:
-            await self._connect()
+            await self._connect(await self._cluster.leader_of(self._tp))
         assert self._connection is not None
-        request = self._request(self._connection.version_of(FETCH, *FETCH_VERSIONS))
-        response = await self._connection.send(request, timeout_s=self._config.request_timeout_s)
+        version = self._connection.version_of(FETCH, *FETCH_VERSIONS)
+        response = await self._connection.send(
+            self._request(version), timeout_s=self._config.request_timeout_s
+        )
         if not response.topics:
             self._throttled_s = response.throttle_time_ms / 1000
             self._warn_throttled()
             return [], b""
         fields = response_for(self._tp, response.topics)
-        code, aborted, raw = fields[0], fields[ABORTED[response.API_VERSION]], fields[-1]
+        code, aborted, raw = fields[0], fields[ABORTED[version]], fields[-1]
         if code != 0:
             raise for_code(code)(f"error {code}")
+        self._stable_end = max(self._stable_end, fields[STABLE_END])
+        if self._follower_until is not None:
+            if not raw and self.position < self._stable_end:  # it is behind
+                self._stay_with_leader()
+        elif version in PREFERRED and fields[PREFERRED[version]] != NO_BROKER:
+            await self._turn_to(fields[PREFERRED[version]])
         return aborted, raw or b""
 
     def _request(self, version: int) -> RequestStruct:
         """Return the request for the next batches, outside of any fetch session."""
         topic, partition = self._tp
-        limits = (CONSUMER, WAIT_MS, 1, self._fetch_bytes, READ_COMMITTED)
+        wait_ms = REMOTE_WAIT_MS if self.position < self._stable_end else WAIT_MS
+        limits = (CONSUMER, wait_ms, 1, self._fetch_bytes, READ_COMMITTED)
         if version == FETCH_VERSIONS[0]:
             return FetchRequest_v4(*limits, [(topic, [(partition, self.position, self._fetch_bytes)])])
         place = (partition, NO_EPOCH, self.position, NO_OFFSET, self._fetch_bytes)
-        return FetchRequest_v11(*limits, NO_SESSION, FINAL_EPOCH, [(topic, [place])], [], NO_RACK)
+        return FetchRequest_v11(*limits, NO_SESSION, FINAL_EPOCH, [(topic, [place])], [], self._rack)
 
-    async def _connect(self) -> None:
+    async def _turn_to(self, node_id: int) -> None:
+        """Read from a follower that the leader names; it has returned no records with it."""
+        try:
+            follower = (await self._cluster.describe()).brokers.get(node_id)
+            if follower is None:
+                raise RetriableError(f"broker {node_id} is not known")
+            await self._connect(follower)
+        except (KafkaError, OSError, RetriableError):
+            self._stay_with_leader()
+        else:
+            self._follower_until = monotonic() + FOLLOWER_S
+
+    def _stay_with_leader(self) -> None:
+        """Read from no follower any more."""
+        self._rack = NO_RACK
+        if self._follower_until is not None:
+            self.close()
+
+    async def _connect(self, broker: Address) -> None:
         self.close()
-        leader = await self._cluster.leader_of(self._tp)
         async with asyncio.timeout(self._config.request_timeout_s):
             self._connection = await BrokerConnection.open(
-                self._config, leader, response_bytes_max=RESPONSE_BYTES_MAX
+                self._config, broker, response_bytes_max=RESPONSE_BYTES_MAX
             )
 
     def _warn_throttled(self) -> None:

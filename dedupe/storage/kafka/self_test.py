@@ -11,12 +11,12 @@ import random
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, for_code
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from dedupe.model.errors import ConfigurationError, FencedError, RetriableError
-from dedupe.storage.kafka.broker_connection import BrokerConnection, ConnectionPool
+from dedupe.storage.kafka.broker_connection import ConnectionPool
 from dedupe.storage.kafka.cluster import KafkaCluster, error_name
 from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.probe import batch_of_older_epoch, produce
 from dedupe.storage.kafka.transactions import (
     INVALID_PRODUCER_EPOCH,
     INVALID_TIMESTAMP,
@@ -24,14 +24,7 @@ from dedupe.storage.kafka.transactions import (
     TransactionCoordinator,
     raise_for_code,
 )
-from dedupe.storage.kafka.wire import (
-    PROBE_HEADERS,
-    PRODUCE,
-    PRODUCE_VERSIONS,
-    ProduceCodec,
-    ProducerIdAndEpoch,
-    Request,
-)
+from dedupe.storage.kafka.wire import ProducerIdAndEpoch
 
 RIGHT_CODES = {
     29: "Write on topic {topic}",
@@ -40,7 +33,6 @@ RIGHT_CODES = {
 }
 """TOPIC_, CLUSTER_ and TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and the right that is missing."""
 
-BATCH_BYTES = 1024
 OVERTAKEN_S = 0.2
 """The longest pause before a test that another one has overtaken begins anew."""
 
@@ -76,21 +68,14 @@ async def check_fencing(config: KafkaConfig, cluster: KafkaCluster, topic: str, 
         leader = await cluster.leader_of(tp)
         connection = await patience.connect(connections, leader)
         marked = await _marked_epoch(coordinator, patience)
-        codec = ProduceCodec(tp, timeout_ms=round(config.request_timeout_s * 1000))
-        codec.version = connection.version_of(PRODUCE, *PRODUCE_VERSIONS)
-        probe = codec.encode(_probe(marked._replace(epoch=marked.epoch - 1), now_ms))
-        await connection.rest()
-        produced = codec.decode(await patience.wait_for(_answer(connection, probe), of="Produce"))
+        batch = batch_of_older_epoch(marked._replace(epoch=marked.epoch - 1), now_ms)
+        produced = await produce(connection, tp, batch, patience, timeout_s=config.request_timeout_s)
     except (KafkaError, OSError, RetriableError) as err:
         _raise_if_right_is_missing(getattr(err.__cause__ or err, "errno", None), topic)
         raise RetriableError(f"cannot test whether the brokers fence: {config.explain(err)}") from err
     finally:
         connections.close()
     _judge(produced.code, topic)
-
-
-async def _answer(connection: BrokerConnection, request: Request) -> bytes:
-    return await connection.send_encoded(request)
 
 
 async def _marked_epoch(coordinator: TransactionCoordinator, patience: Patience) -> ProducerIdAndEpoch:
@@ -106,21 +91,6 @@ async def _marked_epoch(coordinator: TransactionCoordinator, patience: Patience)
             continue
         await coordinator.take_epoch(patience)  # not given before the marker is there
         return producer
-
-
-def _probe(producer: ProducerIdAndEpoch, now_ms: int) -> bytes:
-    """Return the batch of a zombie whose sequence number fits."""
-    batch = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=0,
-        is_transactional=0,
-        producer_id=producer.id,
-        producer_epoch=producer.epoch,
-        base_sequence=0,
-        batch_size=BATCH_BYTES,
-    )
-    batch.append(0, now_ms, key=None, value=None, headers=PROBE_HEADERS)
-    return bytes(batch.build())
 
 
 def _judge(code: int, topic: str) -> None:

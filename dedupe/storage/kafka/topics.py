@@ -31,7 +31,12 @@ TIMESTAMP_BEFORE_CREATED_MS = 3_600_000
 """The value of topics that the gateway creates: it finds a clock that is an hour wrong."""
 MESSAGE_BYTES_DEFAULT = 1024 * 1024
 """About Kafka's own default, so that a larger batch limit fits later."""
-TOPIC_ALREADY_EXISTS, NOT_CONTROLLER = 36, 41
+TOPIC_ALREADY_EXISTS, INVALID_CONFIG, NOT_CONTROLLER = 36, 40, 41
+TOO_OLD = (
+    ". Brokers before Kafka 3.6 do not know message.timestamp.before.max.ms and after.max.ms, and some "
+    "services fix some settings: create the topic by hand, as docs/kafka.md says"
+)
+"""What follows the refusal of a setting."""
 LEADER_POLL_S = 0.1
 LISTENER = "listener.name."
 
@@ -241,7 +246,10 @@ async def _create(store: KafkaStore, spec: TopicSpec, demands: Demands, replicat
         if code == NOT_CONTROLLER:
             raise RetriableError(f"topic {spec.name} cannot be created: the controller has moved")
         if code not in (0, TOPIC_ALREADY_EXISTS):  # another gateway may be faster
-            raise ConfigurationError(f"topic {spec.name} cannot be created: Kafka error {code} {message}")
+            raise ConfigurationError(
+                f"topic {spec.name} cannot be created: Kafka error {code} {message}"
+                f"{TOO_OLD if code == INVALID_CONFIG else ''}"
+            )
     logger.info("topic created", topic=spec.name, partitions=spec.partitions)
     await _wait_for_leaders(store, spec)
 

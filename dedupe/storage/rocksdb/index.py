@@ -347,7 +347,7 @@ class RocksIndex:
         """Create an empty index; its first rows are written in one batch."""
         database = self._use(Database(self._path, self._tuning, is_new=True))
         self.state = EMPTY_STATE._replace(applied_offset=start)
-        self._steps = []
+        self._steps, self._unproved = [], []
         batch = WriteBatch(raw_mode=True)
         batch.put(SENTINEL_KEY, OFFSET.pack(start))
         batch.put(IDENTITY_KEY, encode_identity(self._identity), database.meta_handle)
@@ -367,6 +367,7 @@ class RocksIndex:
             self.state = decode_state(database.meta.get(STATE_KEY))
             self._steps = read_steps(database)
             self._sessions.load()
+            self._unproved = unproved(self._path)
         except Exception as err:
             translate(err, f"cannot use {self._path}")
         if self.state.last_offset >= 0:
@@ -374,7 +375,6 @@ class RocksIndex:
             last = self._get(database, [self.state.last_key])[0]
             if last is None or last.offset != self.state.last_offset:
                 raise IndexCorruptError(f"{self._path} lacks the last entry of its own state")
-            self._unproved = unproved(self._path)
 
 
 def _destroy_after(closing: Future[None] | None, path: Path) -> None:

@@ -11,12 +11,14 @@ dedupe.partition.index_recovery.
 Deleted files that were synced are detected by RocksDB itself, see dedupe.storage.rocksdb.database.
 """
 
+import errno
 import json
 import os
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from dedupe.model.errors import IndexCorruptError
 from dedupe.model.identity import KEY_BYTES
@@ -33,6 +35,8 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _BATCH = struct.Struct("<QI")  # sequence number, count
 _PUT = 0x1  # into `default`; an update begins with its entries
 _OFFSET = struct.Struct(">Q")
+_HEAD_BYTES = 64
+"""As much of a record as is kept: the batch's numbers, and its first row if that is an entry."""
 
 
 def wal_files(path: Path) -> WalFiles:
@@ -51,24 +55,26 @@ def check_wal(path: Path) -> None:
     Check the write-ahead log of a closed database, and note what recovery has to prove.
 
     Raises:
-        IndexCorruptError: it has a hole.
-        OSError: it cannot be read.
+        IndexCorruptError: it has a hole, or lies on a damaged disk.
+        OSError: it cannot be read now.
     """
     first_offset: Offset | None = None
     following: int | None = None
-    for file in sorted(path.glob("*.log"), key=lambda file: int(file.stem)):
-        content = file.read_bytes()
-        for fragments in _records(content):
-            record = b"".join(content[start:end] for start, end in fragments[:2])
-            sequence, count = _BATCH.unpack_from(record)
-            if first_offset is None:
-                first_offset = _first_offset(b"".join(content[start:end] for start, end in fragments))
-            if following not in (None, sequence):
-                raise IndexCorruptError(
-                    f"the write-ahead log of {path} has a hole: {file.name} begins a record at {sequence}, "
-                    f"and the record before it ends at {following}"
-                )
-            following = sequence + count
+    for place in _files(path):
+        try:
+            with place.open("rb") as file:
+                for head, _ in _records(file):
+                    sequence, count = _BATCH.unpack_from(head)
+                    if first_offset is None:
+                        first_offset = _first_offset(head)
+                    if sequence != following is not None:
+                        raise IndexCorruptError(
+                            f"the write-ahead log of {path} has a hole: {place.name} begins a record at "
+                            f"{sequence}, and the record before it ends at {following}"
+                        )
+                    following = sequence + count
+        except OSError as err:
+            raise _explained(err, f"{place} cannot be read") from err
     if first_offset is not None:
         _note_unproved(path, first_offset)
 
@@ -79,14 +85,17 @@ def unproved(path: Path) -> list[Offset]:
 
     Raises:
         IndexCorruptError: the note is damaged.
+        OSError: it cannot be read now.
     """
     try:
         noted = json.loads((path / UNPROVED).read_bytes())
+        return [int(offset) for offset in noted]
     except FileNotFoundError:
         return []
-    except (OSError, ValueError) as err:
-        raise IndexCorruptError(f"the note of what is unproved in {path} cannot be read: {err}") from err
-    return [int(offset) for offset in noted]
+    except OSError as err:
+        raise _explained(err, f"the note of what is unproved in {path} cannot be read") from err
+    except (ValueError, TypeError) as err:
+        raise IndexCorruptError(f"the note of what is unproved in {path} is damaged: {err}") from err
 
 
 def note_proved(path: Path) -> None:
@@ -112,31 +121,43 @@ def _note_unproved(path: Path, offset: Offset) -> None:
         os.close(folder)
 
 
-def _records(content: bytes) -> Iterator[list[tuple[int, int]]]:
-    """Yield the fragments, as [start, end), of each complete record of a write-ahead file."""
-    place, size = 0, len(content)
-    fragments: list[tuple[int, int]] = []
-    while place + _FRAGMENT.size <= size:
-        left = _BLOCK_BYTES - place % _BLOCK_BYTES
-        if left < _FRAGMENT.size:
-            place += left
-            continue
-        _, length, kind = _FRAGMENT.unpack_from(content, place)
-        start = place + _FRAGMENT.size
-        place = start + length
-        if place > size:
-            return
-        if kind in (_FULL, _FIRST):
-            fragments = [(start, place)]
-        elif kind in (_MIDDLE, _LAST) and fragments:
-            fragments.append((start, place))
-        else:  # zeros of a preallocated file, or damage, where RocksDB stops as well
-            return
-        if kind in (_FULL, _LAST):
-            if sum(end - start for start, end in fragments) < _BATCH.size:
+def _files(path: Path) -> list[Path]:
+    """Return the write-ahead files, oldest first; others have no number for a name."""
+    files = [file for file in path.glob("*.log") if file.stem.isdecimal()]
+    return sorted(files, key=lambda file: int(file.stem))
+
+
+def _explained(err: OSError, what: str) -> OSError | IndexCorruptError:
+    """Return the error of an access: a block that cannot be read will not be readable later either."""
+    return IndexCorruptError(f"{what}: {err}") if err.errno == errno.EIO else err
+
+
+def _records(file: BinaryIO) -> Iterator[tuple[bytes, int]]:
+    """Yield the first _HEAD_BYTES of each complete record of a write-ahead file, and where it ends."""
+    unpack, head_bytes = _FRAGMENT.unpack_from, _HEAD_BYTES
+    head = b""  # of the record that has begun
+    has_begun = False
+    block_at = 0
+    while block := file.read(_BLOCK_BYTES):
+        place, size = 0, len(block)
+        while place + _FRAGMENT.size <= size:
+            _, length, kind = unpack(block, place)
+            start = place + _FRAGMENT.size
+            place = start + length
+            if place > size:
                 return
-            yield fragments
-            fragments = []
+            if kind in (_FULL, _FIRST):
+                head, has_begun = block[start : min(place, start + head_bytes)], True
+            elif kind in (_MIDDLE, _LAST) and has_begun:
+                head += block[start : min(place, start + head_bytes - len(head))]
+            else:  # zeros of a preallocated file, or damage, where RocksDB stops as well
+                return
+            if kind in (_FULL, _LAST):
+                if len(head) < _BATCH.size:
+                    return
+                has_begun = False
+                yield head, block_at + place
+        block_at += size
 
 
 def _first_offset(batch: bytes) -> Offset | None:

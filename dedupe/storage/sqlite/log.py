@@ -199,6 +199,7 @@ class SqliteLog:
 
     pause_after_append_s = 0.0  # while one group is committed, the next one gathers
     throttled_s = 0.0
+    leader = "file"
 
     def __init__(
         self, place: _Place, writer: SqliteWriter | None, readers: Readers, limits: SqliteLimits
@@ -247,6 +248,9 @@ class SqliteLog:
             position = records[-1].offset + 1
             left -= len(records)
             batch_max = min(READ_GROWTH * batch_max, self._limits.read_records_max)
+
+    async def probe(self) -> None:
+        """See PartitionLog; there is no network."""
 
     async def append(self, records: Sequence[NewRecord]) -> Offset:
         """See PartitionLog. The records have the headers of record format v1."""

@@ -27,6 +27,9 @@ READ_RECORDS_MAX = 100
 """One batch of a read. Small, so that tests of moderate size see several."""
 
 OUTAGE_CALLS_MAX = 4
+LEADER = "broker"
+ANSWER_S = 8.0
+"""How long a process waits for an answer of a leader that gives none."""
 HANG_S = 0.05
 """How long a call hangs before it counts as not answered: long beside every pause of a simulated lane."""
 
@@ -55,6 +58,7 @@ class SimPartition:
         self.in_flight: Request | None = None  # sent, and not arrived
         self.hidden_from: Offset | None = None  # readers do not see yet what is from here on
         self.outage_calls = 0  # so many calls are not taken
+        self.is_stuck = False  # its replicas do not answer, and so no append is answered
         self.refused_appends = 0  # so many appends are not taken
 
     @property
@@ -153,6 +157,14 @@ class SimStore:
         self.on_fault = on_fault
         self.crashpoint = crashpoint
         self.is_available = True
+        self.silent: set[str] = set()
+        """Leaders that answer nothing of this connection; what is sent there never arrives."""
+        self.drops_large: set[str] = set()
+        """Leaders to which large packets of this connection vanish: appends, and probes."""
+        self.latency_s: dict[str, float] = {}
+        """How long each answer of a leader takes."""
+        self.leaders: dict[tuple[str, int], str] = {}
+        """Of partitions, for all connections; the others have LEADER."""
         self._log_id = log_id
         self._partitions: dict[str, list[SimPartition]] = {}
         self._notes: dict[tuple[str, str], dict[int, str]] = {}
@@ -165,6 +177,7 @@ class SimStore:
         other.rng = self.rng
         other._partitions = self._partitions
         other._notes = self._notes
+        other.leaders = self.leaders
         return other
 
     def create_topic(self, topic: str, partitions: int) -> None:
@@ -281,11 +294,24 @@ class SimLog:
             yield batch
             position, left = batch[-1].offset + 1, left - len(batch)
 
+    @property
+    def leader(self) -> str:
+        return self._store.leaders.get((self._topic, self._number), LEADER)
+
+    async def probe(self) -> None:
+        await self._send_large(RetriableError)
+        await asyncio.sleep(self._store.latency_s.get(self.leader, 0.0))
+        if not self._store.is_available:
+            raise RetriableError("the simulated log is unavailable")
+
     async def append(self, records: Sequence[NewRecord]) -> Offset:
         # Whatever interrupts this append, a cancellation included: the next one needs a fence.
         epoch, self._epoch = self._epoch, None
         if epoch is None:
             raise NotAppendedError("this writer has not fenced the partition since its last error")
+        await self._send_large(OutcomeUnknownError)
+        if self._partition.is_stuck:
+            await self._hear_nothing(OutcomeUnknownError)
         await self._call(NotAppendedError)
         self._check_room()
         if self._strikes("rival"):
@@ -317,9 +343,23 @@ class SimLog:
         """See PartitionLog. Idempotent."""
         self._epoch = None
 
+    async def _send_large(self, err: type[RetriableError]) -> None:
+        if self.leader in self._store.drops_large | self._store.silent:
+            await self._hear_nothing(err)
+
+    async def _hear_nothing(self, err: type[RetriableError]) -> None:
+        await asyncio.sleep(ANSWER_S)
+        if err is OutcomeUnknownError:
+            raise OutcomeUnknownError("simulated: the append was not answered", is_unanswered=True)
+        raise err("simulated: no answer in time")
+
     async def _call(self, refusal: type[RetriableError]) -> None:
         """Reach the broker, or raise `refusal`. What is still under way there may arrive just before."""
         await self._rng.step()
+        if self._store.latency_s:
+            await asyncio.sleep(self._store.latency_s.get(self.leader, 0.0))
+        if self.leader in self._store.silent:
+            await self._hear_nothing(OutcomeUnknownError if refusal is NotAppendedError else refusal)
         partition, rng = self._partition, self._rng
         if self._strikes("hang"):
             await asyncio.sleep(HANG_S)

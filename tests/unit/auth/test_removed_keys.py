@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import json
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from app.auth.key_file import PREFIX_DIGITS, KeyFile
-from app.auth.key_memory import FILE, KeyMemory
+from app.auth.key_memory import FILE, KeyMemory, Remembered
 from app.auth.quotas import Quota, QuotaPolicy
 from app.auth.write_keys import INGEST, REPLAY
 from app.http.errors import DisabledWriteKeyError, InvalidWriteKeyError, ScopeMissingError
@@ -253,6 +254,28 @@ async def test_full_disk_is_told_once_and_tried_again(
     watching.cancel()
     await asyncio.wait([watching])
     assert json.loads(folder.remembered)["keys"][1]["removed_ms"] == folder.clock.ms
+
+
+async def test_later_list_of_keys_is_not_replaced_by_an_earlier_one(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = await vanish(folder, is_down=False)
+    store, waits, goes_on = KeyMemory.store, threading.Event(), threading.Event()
+
+    def slow_at_first(memory: KeyMemory, known: dict[bytes, Remembered]) -> bool:
+        if not waits.is_set():
+            waits.set()
+            goes_on.wait(0.2)
+        return store(memory, known)
+
+    monkeypatch.setattr(KeyMemory, "store", slow_at_first)
+    changing = asyncio.create_task(folder.change(keys, B + C))
+    while not waits.is_set():
+        await asyncio.sleep(0.001)
+    await keys.forget("a")
+    goes_on.set()
+    await changing
+    assert answer(folder.start(), "key-of-a") == "unknown"
 
 
 async def test_clock_that_is_set_back_does_not_prolong_the_term(folder: Folder) -> None:

@@ -83,3 +83,11 @@ def test_requests_refused_before_their_events_were_known_are_told() -> None:
     assert "before their events" not in overview(
         document(5, 60, refused_requests=refused | {"before_events": 0})
     )
+
+
+def test_keys_that_go_or_that_nobody_knows_are_named() -> None:
+    keys = {"keys": 1, "removed": 2, "unknown_requests": 1_500}
+    shown = overview(document(5, 60, write_keys=keys))
+    assert "write keys that vanished from the key file and still work: 2\n" in shown
+    assert "refused for an unknown write key: 1,500 requests\n" in shown
+    assert "write key" not in overview(document(5, 60, write_keys=None))

@@ -168,6 +168,19 @@ def test_client_session_has_one_source(gateway: GatewayInProcess) -> None:
     assert post(gateway, one, **CLIENT).status_code == 200
 
 
+def test_batch_fields_too_large_to_be_merged_are_kept_once_under_the_first_key(
+    gateway: GatewayInProcess,
+) -> None:
+    sent = [event(n, ("k1", "k3")[n % 2]) for n in range(600)]
+    answer = post(gateway, sent, path="/v1/batch", context={"app": "x" * 10_000})
+    assert (answer.status_code, answer.headers["Gateway-Accepted"]) == (200, "600")
+    assert [(each["index"], each["code"]) for each in answer.json()["rejected"]] == [
+        (600, "batch_fields_too_large")
+    ]
+    tallies = dict(gateway.router.answers.sources.top(5)[0])
+    assert (tallies["web"].accepted, tallies["web"].rejected) == (600, 1)
+
+
 @pytest.mark.parametrize("top", [{"writeKey": "k1"}, {"writeKey": "k2"}])
 def test_key_of_the_body_decides_for_all(gateway: GatewayInProcess, top: dict[str, Any]) -> None:
     answer = post(gateway, [event(0, "lost"), event(1, "k1"), event(2)], path="/v1/batch", **top)

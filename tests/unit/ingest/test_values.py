@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.http.errors import SessionFieldsInvalidError
+from app.ingest.client_sessions import client_session_of
 from app.ingest.event_limits import EventLimits
 from app.ingest.identified import Arrival, Identified
 from app.ingest.identify import Identifier
@@ -18,7 +20,8 @@ from app.ingest.large_json import JSONLimits
 from app.ingest.payload import parse_events
 from app.ingest.receipts import NUMBER_LOST, answer
 from dedupe.decide.admission import DUPLICATE, NEW
-from dedupe.model.identity import BLANKS, EQUAL_NUMBERS, Identity, fingerprint_of, is_blank
+from dedupe.model.identity import BLANKS, EQUAL_NUMBERS, RETRY_FIELDS, Identity, fingerprint_of, is_blank
+from dedupe.model.json_document import mend_surrogates
 from dedupe.model.quarantine import Quarantine
 from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.model.types import Event, Topic
@@ -144,6 +147,44 @@ def test_retry_of_what_was_stored_before_equal_numbers_is_a_duplicate() -> None:
     assert event_of(b'{"messageId":"a","n":10}', earlier=[BEFORE]).earlier_fingerprints == ()
 
 
+def _object(fields: dict[str, str]) -> str:
+    return "{%s}" % ",".join(f'"{name}":{text}' for name, text in fields.items())
+
+
+SPELLED = st.one_of(
+    st.sampled_from(
+        ["-0", "-0.0", "0e5", "1e22", "1e23", "18446744073709551616", "-9223372036854775809", "1e-400"]
+    ),
+    st.integers(-(10**40), 10**40).map(str),
+    st.from_regex(r"-?(0|[1-9][0-9]{0,20})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?", fullmatch=True),
+    st.sampled_from(['"a"', "null", "true", '"\\ud83d"', "NaN", "-Infinity"]),
+)
+DOCUMENTS = st.recursive(
+    SPELLED,
+    lambda children: st.one_of(
+        st.lists(children, max_size=4).map(lambda each: f"[{','.join(each)}]"),
+        st.dictionaries(st.sampled_from(["a", "b", "sentAt", "context"]), children, max_size=3).map(_object),
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["properties", "value", "sentAt", "_metadata", "context"]), DOCUMENTS))
+def test_retry_over_the_upgrade_is_a_duplicate_whatever_numbers_an_event_has(fields: dict[str, str]) -> None:
+    """What was stored before was compared as orjson reads and writes it, see the golden vectors."""
+    body = _object({"messageId": '"1"', "type": '"track"'} | fields).encode()
+    read = orjson.loads(mend_surrogates(body).replace(b"-Infinity", b"null").replace(b"NaN", b"null"))
+    kept = {name: value for name, value in read.items() if name not in RETRY_FIELDS}
+    before = fingerprint_of(orjson.dumps(kept, option=orjson.OPT_SORT_KEYS))
+
+    event = event_of(body, earlier=[BEFORE])
+    again = event_of(body, earlier=[BEFORE])
+
+    assert before in (event.fingerprint, *event.earlier_fingerprints)
+    assert (again.fingerprint, again.value) == (event.fingerprint, event.value)
+    assert event_of(event.value).fingerprint  # what is stored is an event
+
+
 def test_lost_number_is_warned_of_in_its_event_alone_and_at_each_retry() -> None:
     body = (
         b'[{"messageId":"a","n":1e400},{"messageId":true},{"messageId":"b"},{"messageId":"c","n":-Infinity}]'
@@ -172,3 +213,55 @@ def test_deep_events_with_such_numbers_are_kept_whole(depth: int) -> None:
     kept = [event.value for event in found.events] + [event.value for event in found.quarantined]
     assert [value.count(long) for value in kept] == [1]
     assert bool(found.events) == (depth <= 32)
+
+
+# ---- client sessions
+
+
+CLIENT = "phone-1"
+SESSION = "2VTbqWv1mJzvcmYSBnqZiKEGcDj"
+
+
+def in_session(sequence: str, fields: str = "") -> Event:
+    """Return an event of a client session, by the spelling of its numbers."""
+    body = b'{"client":"%b","session":"%b"%b,"batch":[{"messageId":"1","type":"track","sequence":%b}]}' % (
+        CLIENT.encode(),
+        SESSION.encode(),
+        fields.encode(),
+        sequence.encode(),
+    )
+    payload = asyncio.run(parse_events(body, JSONLimits(2_500, 800_000), _no_turn))
+    session = client_session_of({}, payload, IDENTITY, "web")
+    identifier = Identifier(IDENTITY, 8, Quarantine(IDENTITY, Topic("q", 1)), LIMITS)
+    (event,) = identifier.identify(payload, ARRIVAL._replace(session=session))
+    assert isinstance(event, Event)
+    return event
+
+
+@pytest.mark.parametrize("sequence", ["7.0", "7e0", "70e-1", "7.000", "0.7E+1"])
+def test_sequence_spelled_anew_is_the_same_place_in_its_session(sequence: str) -> None:
+    event, original = in_session(sequence), in_session("7")
+
+    assert (event.key, event.secondary_key) == (original.key, original.secondary_key)
+    assert event.fingerprint == original.fingerprint
+    assert event.session == original.session
+
+
+@pytest.mark.parametrize("number", ["3.0", "3e0", "0.3e1"])
+def test_numbers_of_a_session_spelled_anew_are_the_same(number: str) -> None:
+    fields = ',"epoch":%s,"acknowledgedThrough":%s'
+
+    assert in_session("7", fields % (number, number)).session == in_session("7", fields % (3, 3)).session
+
+
+@pytest.mark.parametrize(
+    "number", ["3.5", "-1.0", "1e30", "1e400", "true", '"3"', "1e-400", "18446744073709551616"]
+)
+def test_what_is_no_whole_number_is_no_sequence_and_no_epoch(number: str) -> None:
+    body = b'{"client":"c","session":"%b","epoch":%b,"batch":[]}' % (SESSION.encode(), number.encode())
+    payload = asyncio.run(parse_events(body, JSONLimits(2_500, 800_000), _no_turn))
+
+    with pytest.raises(SessionFieldsInvalidError):
+        client_session_of({}, payload, IDENTITY, "web")
+    with pytest.raises(AssertionError):
+        in_session(number)

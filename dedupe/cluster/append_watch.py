@@ -1,0 +1,172 @@
+"""
+AppendWatch: notices that this worker's appends get no answer, while those of other workers do.
+
+A worker whose large packets to the log vanish passes every fence and heartbeat, so nothing else would move
+its lanes. Two proofs of the same seconds are needed: the leader of the lane does not answer a large request
+of this worker, on a new connection, and answers one of another worker. So a leader that restarts, refuses,
+throttles or answers nobody moves no lane, and neither does what befalls the only worker, or the last one.
+
+A worker that has given up its lanes gets none until the leader has answered it for PROVED_S.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import structlog
+
+from dedupe.cancellation import is_own_cancellation
+from dedupe.cluster.codec import APPENDS
+from dedupe.cluster.peer_directory import PeerDirectory
+from dedupe.model.clock import Clock
+from dedupe.model.errors import GatewayError
+from dedupe.partition.lane import Lane
+
+# In seconds:
+LATE_S = 2.0  # for an append, or for a lane that has failed, before it is looked into
+PROBE_S = 2.0  # for the answer to this worker's own large request, and for the other workers' answers
+OTHERS_PROBE_S = 1.5  # for another worker's large request: less, so that its answer is in time
+AGAIN_S = 5.0  # between two probes of one lane
+PROVED_S = 60.0  # of answered probes, before this worker gets lanes again
+MOVE_AGAIN_S = 600.0  # between two times that a lane is given up for this reason, by whichever worker
+WATCH_S = 0.1
+RETRY_S = 1.0
+
+UNANSWERED_MAX = 3
+"""Appends of a lane without an answer within a minute; the next one is looked into at once."""
+
+logger = structlog.get_logger(__name__)
+
+
+class AppendWatch:
+    """The lanes of this worker whose leaders answer other workers only."""
+
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        running: set[int],
+        directory: PeerDirectory,
+        clock: Clock,
+        on_change: Callable[[], None],
+    ) -> None:
+        """
+        Watch nothing until `run`.
+
+        Args:
+            lanes: all lanes of the log.
+            running: the numbers of those that run here, kept up to date.
+            directory: the other workers.
+            clock: of all waits.
+            on_change: called when lanes were given up, or the worker may have lanes again.
+        """
+        self.given_up: frozenset[int] = frozenset()
+        """Lanes that this worker does not run, and tells the group so, until it is proved again."""
+        self.moves = 0  # lanes given up so far
+        self._lanes, self._running, self._directory = lanes, running, directory
+        self._clock, self._on_change = clock, on_change
+        self._moved_at: dict[int, float] = {}
+        self._probed_at: dict[int, float] = {}
+        self._proved_since: float | None = None
+
+    async def run(self) -> None:
+        """Watch until cancelled; every failure is logged."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            try:
+                await self._look()
+            except (Exception, asyncio.CancelledError) as err:
+                if is_own_cancellation(err):
+                    raise
+                logger.exception("the watch of appends failed")
+                await asyncio.sleep(RETRY_S)
+
+    async def can_append(self, number: int, leader: str) -> bool:
+        """Return whether the leader of a lane, which another worker owns, answers this worker."""
+        if self.given_up:
+            return False
+        own = [self._lanes[each] for each in sorted(self._running) if self._lanes[each].log.leader == leader]
+        if own:
+            return await _passes(own[0].log.probe(), OTHERS_PROBE_S)
+        log = self._lanes[number].log
+        return await _passes(log.bounds(), OTHERS_PROBE_S) and log.leader == leader
+
+    def take_back(self, owned: Sequence[int]) -> None:
+        """Run lanes again that the group gives to this worker although it has told that it cannot."""
+        if taken := self.given_up.intersection(owned):
+            logger.warning("no other worker takes these partitions over", lanes=sorted(taken))
+            self.given_up = frozenset()
+            self._on_change()
+
+    async def _look(self) -> None:
+        now = self._clock.monotonic()
+        for status in self._directory.alive().values():
+            self._moved_at.update(dict.fromkeys(status.given_up, now))
+        for number in sorted(self._running - self.given_up):
+            if self._is_late(number, now) and self._is_due(number, now):
+                await self._check(number)
+        if self.given_up and self._is_due(number := min(self.given_up), now):
+            await self._prove(number)
+
+    def _is_late(self, number: int, now: float) -> bool:
+        lane = self._lanes[number]
+        since = [at for at in (lane.appending_since, lane.health.failing_since) if at is not None]
+        is_often = lane.health.unanswered_appends() >= UNANSWERED_MAX
+        return bool(since) and (is_often or now - min(since) >= LATE_S)
+
+    def _is_due(self, number: int, now: float) -> bool:
+        return now - self._probed_at.get(number, -AGAIN_S) >= AGAIN_S
+
+    async def _check(self, number: int) -> None:
+        """Give all lanes of a leader up if it answers another worker and not this one."""
+        self._probed_at[number] = self._clock.monotonic()
+        leader = self._lanes[number].log.leader
+        is_answered, others = await asyncio.gather(
+            _passes(self._lanes[number].log.probe(), PROBE_S), self._ask_others(number, leader)
+        )
+        now = self._clock.monotonic()
+        if is_answered or not others or not self._is_late(number, now):
+            return
+        lost = {each for each in self._running if self._lanes[each].log.leader == leader}
+        lost = {each for each in lost if now - self._moved_at.get(each, -MOVE_AGAIN_S) >= MOVE_AGAIN_S}
+        if not lost:
+            return
+        logger.error(
+            "partitions given up: their leader answers other workers, and not this one",
+            lanes=sorted(lost),
+            leader=leader,
+            others=others,
+        )
+        self.given_up |= lost
+        self.moves += len(lost)
+        self._moved_at.update(dict.fromkeys(lost, now))
+        self._proved_since = None
+        self._on_change()
+
+    async def _prove(self, number: int) -> None:
+        """Probe on behalf of all lanes that were given up; have lanes again after PROVED_S of answers."""
+        self._probed_at[number] = now = self._clock.monotonic()
+        if not await _passes(self._lanes[number].log.probe(), PROBE_S):
+            self._proved_since = None
+            return
+        self._proved_since = now if self._proved_since is None else self._proved_since
+        if now - self._proved_since >= PROVED_S:
+            logger.info("the log answers this worker again", lanes=sorted(self.given_up))
+            self.given_up = frozenset()
+            self._on_change()
+
+    async def _ask_others(self, number: int, leader: str) -> list[str]:
+        """Return the workers that the leader answers now."""
+        names = [name for name, status in self._directory.alive().items() if not status.is_leaving]
+        asked = [self._directory.request(name, APPENDS, [number, leader], PROBE_S) for name in names]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        return [name for name, answer in zip(names, answers, strict=True) if answer is True]
+
+
+async def _passes(request: Awaitable[Any], limit_s: float) -> bool:
+    """Return whether a request is answered in time."""
+    try:
+        async with asyncio.timeout(limit_s):
+            await request
+    except (GatewayError, TimeoutError):
+        return False
+    return True

@@ -1,0 +1,141 @@
+"""Claim: a worker whose appends get no answer costs seconds, and what befalls all moves no lane."""
+
+import asyncio
+
+import pytest
+
+from dedupe.cluster import append_watch
+from tests.sim.group_world import GroupWorld
+from tests.sim.test_group import NAMES, begin, owner_and_follower
+from tests.support.sim.sim_log import LEADER
+
+LASTING_S = 60.0
+GAP_S = 10.0
+"""The longest time that a client that goes to any worker may be without an answer."""
+
+
+def moves(group: GroupWorld) -> int:
+    return sum(worker.manager.moves for worker in group.alive)
+
+
+@pytest.mark.parametrize("fault", ["drops_large", "silent"])
+async def test_worker_whose_appends_are_not_answered_hands_its_lanes_over(fault: str) -> None:
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        owner, follower = owner_and_follower(group)
+        getattr(owner.world.connection, fault).add(LEADER)
+        took_s = await group.until(lambda: group.owner_of(0) is follower)
+        await asyncio.sleep(LASTING_S)
+
+        assert took_s < 6
+        assert not owner.owned
+        assert group.slowest_s < GAP_S
+        assert owner.manager.assignment.owners.count(owner.name) == 0
+        assert await group.settle() < 1, "the others need it for nothing"
+        getattr(owner.world.connection, fault).clear()
+        await asyncio.sleep(append_watch.PROVED_S - 10)
+        assert not owner.owned, "not proved yet"
+        assert await group.until(lambda: bool(owner.owned)) < 30
+        await group.settle()
+        await group.judge()
+
+
+async def test_worker_that_cannot_append_to_one_of_two_leaders_costs_seconds() -> None:
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        owner, follower = owner_and_follower(group)
+        lane = owner.router.all_lanes[0]
+        owner.world.connection.leaders[lane.topic, lane.partition] = "another"
+        owner.world.connection.silent.add("another")
+
+        assert await group.until(lambda: group.owner_of(0) is follower) < 6
+        await asyncio.sleep(20)
+        assert group.slowest_s < GAP_S
+        await group.judge()
+
+
+@pytest.mark.parametrize("fault", ["drops_large", "silent"])
+async def test_log_that_answers_no_appends_moves_no_lane(fault: str) -> None:
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        before = moves(group)
+        for worker in group.alive:
+            getattr(worker.world.connection, fault).add(LEADER)
+        await asyncio.sleep(30)
+        for worker in group.alive:
+            getattr(worker.world.connection, fault).clear()
+        assert await group.settle() < 15
+
+        assert moves(group) == before
+        await group.judge()
+
+
+async def test_last_worker_keeps_its_lanes() -> None:
+    async with GroupWorld("a") as group:
+        await begin(group)
+        group["a"].world.connection.drops_large.add(LEADER)
+        await asyncio.sleep(30)
+        assert not group["a"].manager.appends.given_up
+        group["a"].world.connection.drops_large.clear()
+        assert await group.settle() < 15
+        await group.judge()
+
+
+async def test_of_two_workers_the_last_that_can_append_keeps_all_lanes() -> None:
+    async with GroupWorld("a", "b") as group:
+        await begin(group)
+        group["a"].world.connection.drops_large.add(LEADER)
+        await group.until(lambda: len(group["b"].owned) == len(group["b"].router.all_lanes))
+        group["b"].world.connection.drops_large.add(LEADER)
+        await asyncio.sleep(30)
+        assert not group["b"].manager.appends.given_up
+        for worker in group.alive:
+            worker.world.connection.drops_large.clear()
+        await group.settle(2 * append_watch.PROVED_S)
+        await group.judge()
+
+
+async def test_appends_that_are_refused_move_no_lane() -> None:
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        owner, _ = owner_and_follower(group)
+        before = moves(group)
+        lane = owner.router.all_lanes[0]
+        partition = group.world.log.partition(lane.topic, lane.partition)
+        for _ in range(100):
+            partition.refused_appends = 1
+            await asyncio.sleep(0.3)
+
+        assert moves(group) == before
+        await group.settle()
+        await group.judge()
+
+
+async def test_partition_that_answers_nobody_moves_no_lane() -> None:
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        before = moves(group)
+        lane = group["a"].router.all_lanes[0]
+        partition = group.world.log.partition(lane.topic, lane.partition)
+        partition.is_stuck = True
+        await asyncio.sleep(40)
+        partition.is_stuck = False
+        assert await group.settle() < 15
+
+        assert moves(group) == before
+        await group.judge()
+
+
+async def test_lane_is_given_up_once_in_ten_minutes() -> None:
+    async with GroupWorld("a", "b") as group:
+        await begin(group)
+        for name in ("a", "b", "a", "b", "a"):
+            worker = group[name]
+            worker.world.connection.drops_large.add(LEADER)
+            await asyncio.sleep(40)
+            worker.world.connection.drops_large.clear()
+            await asyncio.sleep(70)
+            await group.settle()
+        given_up = sum(worker.manager.appends.moves for worker in group.alive)
+        assert 0 < given_up <= len(group["a"].router.all_lanes)
+        await group.judge()
