@@ -120,6 +120,16 @@ def test_event_of_a_damaged_session_is_stored_once_by_its_retry(
     assert answer.headers["Gateway-Accepted"] == "2"
 
 
+def test_damaged_body_has_the_session_of_its_head(client: httpx.Client) -> None:
+    head = {"Gateway-Client": "c-2"}
+    head["Gateway-Session"] = client.post("/v1/sessions", headers=head).json()["session"]
+    events = [orjson.dumps({"type": "track", "sequence": number}) for number in (1, 2)]
+    answer = client.post("/v1/events", content=b'{"batch":[%b,,%b]}' % tuple(events), headers=head)
+    assert [receipt["sequence"] for receipt in answer.json()["receipts"]] == [1, 2]
+    again = client.post("/v1/events", content=b"[%b,%b]" % tuple(events), headers=head)
+    assert (again.headers["Gateway-Duplicates"], again.content) == ("2", answer.content)
+
+
 def test_what_was_kept_is_sent_again_by_a_replay(gateway: Gateway, client: httpx.Client) -> None:
     lost, other, kept = (new_event() for _ in range(3))
     wrapped = orjson.dumps(orjson.dumps(orjson.dumps([kept]).decode()).decode())
