@@ -13,6 +13,11 @@ WRITE_KEY = re.compile(
 )
 """A field of this name; its quotes are escaped in a text that holds JSON."""
 
+_ANYWHERE = re.compile(
+    rb'"writeKey\\{0,15}"[ \t\r\n\0]*+:[ \t\r\n\0]*+\\{0,15}"((?:[^"\\\x00-\x1f]|\\u[0-9a-fA-F]{4}){1,255})'
+)
+"""The same in texts within texts, too."""
+
 WINDOW_BYTES = 32 * 1024
 """Searched in one step; its half is longer than any field that matches."""
 
@@ -20,9 +25,9 @@ CONTAINERS_MAX = 20_000
 
 
 def key_in(content: bytes) -> str:
-    """Return the first write key that stands anywhere in damaged JSON; "" without one."""
-    match = WRITE_KEY.search(content)
-    return "" if match is None else _text(match[1])
+    """Return the first write key that stands anywhere in damaged or wrapped JSON; "" without one."""
+    match = _ANYWHERE.search(content)
+    return "" if match is None else _text(b'"%b"' % match[1])
 
 
 def with_own_key(item: Oversize | Fragment) -> Generator[int, None, Oversize | Fragment]:

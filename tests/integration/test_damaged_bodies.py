@@ -94,6 +94,27 @@ def test_key_of_an_event_too_costly_to_parse_is_found_in_it(client: httpx.Client
         assert [each["code"] for each in answer.json()["rejected"]] == ["event_too_complex"]
 
 
+def test_what_is_wrapped_too_often_is_kept_under_the_key_in_it(client: httpx.Client) -> None:
+    event = new_event(writeKey="web")
+    twice = orjson.dumps(orjson.dumps(orjson.dumps([event]).decode()).decode())
+    for number, body in enumerate(
+        (
+            b"[[[%b]]]" % orjson.dumps(event),
+            b'{"batch":[{"batch":[{"batch":[%b]}]}]}' % orjson.dumps(event),
+            twice,
+            orjson.dumps({"batch": [orjson.dumps(orjson.dumps(event).decode()).decode()]}),
+        )
+    ):
+        answer = httpx.post(f"{client.base_url}/v1/batch", content=body)
+        assert (answer.status_code, answer.headers["Gateway-Accepted"]) == (200, "0"), number
+        assert len(answer.json()["rejected"]) == 1
+    mixed = [new_event(), {"batch": [new_event()]}]
+    answer = client.post("/v1/batch", content=orjson.dumps({"batch": mixed}))
+    assert [each["code"] for each in answer.json()["rejected"]] == ["unreadable"]
+    own = {"type": "track", "properties": {"writeKey": "web"}}
+    assert httpx.post(f"{client.base_url}/v1/batch", content=orjson.dumps([own])).status_code == 400
+
+
 def test_same_event_is_a_duplicate_in_whatever_batch_it_comes(client: httpx.Client) -> None:
     one, two = (orjson.dumps(new_event()) for _ in range(2))
     form = b'{"batch":[%b],"context":{"app":%b}}'
