@@ -182,7 +182,7 @@ def as_number(value: object) -> Number | None:
 
 
 def integer_of(value: object) -> int | None:
-    """Return the value of an integer in any spelling, such as `7.0`; None for all else, and beyond 64 bits."""
+    """Return the value of an integer in any spelling, such as `7.0`; None for all else."""
     if type(value) is int:
         return value
     return value.integer if type(value) is Number else None

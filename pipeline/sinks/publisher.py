@@ -136,7 +136,9 @@ def _requests(events: Iterable[_Posted]) -> Iterator[tuple[str, list[_Posted]]]:
 def _post(client: httpx.Client, write_key: str, events: list[_Posted]) -> PostedCounts:
     body = b'{"batch":[' + b",".join(event.value for event in events) + b"]}"
     fingerprints = [event.fingerprint for event in events if event.fingerprint is not None]
-    headers = {"Gateway-Fingerprints": ",".join(fingerprints)} if len(fingerprints) == len(events) else {}
+    headers = {"Prefer": "handling=strict"}  # else parts of a value that is no JSON could be taken for events
+    if len(fingerprints) == len(events):
+        headers["Gateway-Fingerprints"] = ",".join(fingerprints)
     if any(event.session for event in events):
         headers["Gateway-Sessions"] = ",".join(event.session or "" for event in events)
     deadline = time.monotonic() + RETRY_FOR_S

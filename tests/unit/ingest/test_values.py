@@ -148,7 +148,7 @@ def test_retry_of_what_was_stored_before_equal_numbers_is_a_duplicate() -> None:
 
 
 def _object(fields: dict[str, str]) -> str:
-    return "{%s}" % ",".join(f'"{name}":{text}' for name, text in fields.items())
+    return "{" + ",".join(f'"{name}":{text}' for name, text in fields.items()) + "}"
 
 
 SPELLED = st.one_of(

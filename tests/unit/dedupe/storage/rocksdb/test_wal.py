@@ -1,4 +1,4 @@
-"""Claim: the write-ahead log is judged by its records alone, in bounded memory, and a disk's damage is told."""
+"""Claim: a write-ahead log is judged by its records, in bounded memory, and a damaged disk is told."""
 
 import errno
 import io
