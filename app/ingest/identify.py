@@ -19,7 +19,7 @@ from app.ingest.fingerprint_rules import FingerprintRules, content_of
 from app.ingest.identified import Arrival, Ownership, RefusedError, Rejection, unpacked
 from app.ingest.items import Fragment, Oversize, Packed
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
-from app.ingest.payload import Payload
+from app.ingest.payload import Payload, is_wrapped
 from app.ingest.record_values import REPLACED, WRITE_KEY, RecordValues, is_deeper_record
 from app.ingest.shared_fields import Growth, without_shared
 from dedupe.decide.rejection import RejectionCode
@@ -201,7 +201,6 @@ class _Request:
             ignored=self._ignored,
             depth_max=limits.event_depth_max,
         )
-        # Where the fields nest too deep, each event of the batch does.
         self._depth_max = -1 if self._values.is_too_deep else limits.event_depth_max
         self.merged_bytes, self.merges_lost = self._values.merged_bytes, self._values.is_lossy
 
@@ -270,10 +269,10 @@ class _Request:
             )
         )
 
-    def rejection_without_key(self, index: int, item: object, event: Event, key_digest: bytes) -> Rejection:
+    def rejection_without_key(self, index: int, item: object, event: Event, digest: bytes) -> Rejection:
         """Return an item whose only fault is its write key."""
         refusal = RefusedError(RejectionCode.WRITE_KEY_INVALID, event.value)
-        refusal.key_digest, refusal.fingerprint = key_digest, event.fingerprint
+        refusal.key_digest, refusal.fingerprint = digest, event.fingerprint
         refusal.assigned_id = event.message_id if event.flags & FLAG_ID_ASSIGNED else ""
         return self.rejection_of(index, item, refusal)
 
@@ -329,8 +328,10 @@ class _Request:
         message_id, ignored = self._message_id_of(item)
         if message_id is not None:
             return message_id, ignored, None, 0
-        message_id, flags = self._assigned_id(index, place)
-        return message_id, ignored, message_id, flags
+        if is_wrapped(item):
+            raise RefusedError(RejectionCode.UNREADABLE)  # a batch that is wrapped too often
+        assigned_id, flags = self._assigned_id(index, place)
+        return assigned_id, ignored, assigned_id, flags
 
     def _content_of(
         self, index: int, item: dict[str, Any], ignored: frozenset[str]

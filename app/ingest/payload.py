@@ -149,9 +149,9 @@ class _Unwrapping:
             inner = await self._within(document, is_sure=True)
             return self._taken(document if inner is None else inner)
         if type(document) is list:
-            if len(document) == 1 and _is_envelope(document[0]):
+            if len(document) == 1 and is_envelope(document[0]):
                 return self._taken(document[0])
-            if document and all(map(_is_envelope, document)):
+            if document and all(map(is_envelope, document)):
                 return self._merged({}, document)
             return self._taken(await self._unwrapped(document))
         if type(document) is dict and "batch" in document and not self._is_named(document):
@@ -165,16 +165,16 @@ class _Unwrapping:
             if type(inner) is list and (self._expected is Expected.BATCH or _holds_events(inner)):
                 return self._taken(document | {"batch": inner}, otherwise=document)
             return self._taken(document)
-        if type(batch) is list and len(batch) == 1 and _is_envelope(batch[0]):
+        if type(batch) is list and len(batch) == 1 and is_envelope(batch[0]):
             batch = batch[0]
-        if _is_envelope(batch):
+        if is_envelope(batch):
             return self._taken(document | batch)
         if type(batch) is dict and is_event(batch) and document.get("type") is None:
             return self._taken(document | {"batch": [batch]})
         return await self._around_items(document, batch)
 
     async def _around_items(self, document: dict[str, Any], batch: object) -> Payload:
-        if type(batch) is list and batch and all(map(_is_envelope, batch)):
+        if type(batch) is list and batch and all(map(is_envelope, batch)):
             return self._merged(document, batch)
         if type(batch) is list:
             return self._taken(document | {"batch": await self._unwrapped(batch)}, otherwise=document)
@@ -319,13 +319,23 @@ def _work_on(item: object) -> int:
     return LOOK_WORK_BYTES * min(len(item), LOOKED_AT_MAX) if type(item) is list else LOOK_WORK_BYTES
 
 
-def _is_envelope(thing: object) -> TypeGuard[dict[str, Any]]:
+def is_envelope(thing: object) -> TypeGuard[dict[str, Any]]:
     """Whether something within a batch is a batch of its own, and no event."""
     return (
         type(thing) is dict
         and type(batch := thing.get("batch")) is list
         and EVENT_FIELDS.isdisjoint(thing)
         and _holds_events(batch)
+    )
+
+
+def is_wrapped(thing: object) -> bool:
+    """Whether an item is a batch, at whatever level its events are."""
+    return is_envelope(thing) or (
+        type(thing) is dict
+        and EVENT_FIELDS.isdisjoint(thing)
+        and type(batch := thing.get("batch")) is list
+        and any(type(each) is dict and type(each.get("batch")) is list for each in batch[:LOOKED_AT_MAX])
     )
 
 

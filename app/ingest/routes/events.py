@@ -40,7 +40,7 @@ from app.ingest.event_limits import STEP_BYTES
 from app.ingest.identified import Arrival, Identified, Rejection
 from app.ingest.identify import Identifier
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
-from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
+from app.ingest.payload import Payload, is_wrapped, parse_batch, parse_event, parse_events
 from app.ingest.prefer import Preferences
 from app.ingest.receipts import answer, session_headers
 from app.ingest.routes.parsing import (
@@ -52,6 +52,7 @@ from app.ingest.routes.parsing import (
 )
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
+from app.ingest.unparsed_key import key_in
 from dedupe.decide.admission import NEW
 from dedupe.model.clock import Clock, Deadline
 from dedupe.model.errors import RetriableError
@@ -146,7 +147,7 @@ async def post_events(
             request,
             is_native=is_native,
         )
-        owner = _owner_of(ingest.write_keys, request, payload, source, refusal)
+        owner = _owner_of(ingest.write_keys, request, payload, source, refusal, body)
         owner.take(len(body) if refusal is None else max(len(body), SALVAGED_BYTES * len(payload.items)))
         options = _options_of(
             ingest, request, context, payload, owner, default_type=event_type, is_native=is_native
@@ -329,6 +330,7 @@ def _owner_of(
     payload: Payload,
     source: Source | None,
     refusal: RequestError | None,
+    body: bytes,
 ) -> Sole | Shares:
     """
     Return whose the items are: that of `source`, of the key in the body, or each that of its own key.
@@ -343,12 +345,19 @@ def _owner_of(
     if not write_key:
         keys = keys_of(payload.items)
         distinct = set(keys) - {""}
+        if not distinct and not any(map(_is_plain, payload.items)):
+            distinct = {key_in(body)} - {""}  # in what is wrapped too often to be read
         if not distinct:
             raise refusal or WriteKeyMissingError  # some SDKs switch themselves off at a 401
         if len(distinct) > 1:
             return _owners_of(write_keys, request, keys)
         write_key = distinct.pop()
     return Sole(log_in(write_keys, write_key, request.scope), len(payload.items))
+
+
+def _is_plain(item: object) -> bool:
+    """Whether an item is an event as it is, whose only key is its own."""
+    return isinstance(item, dict) and not is_wrapped(item)
 
 
 def _owners_of(write_keys: WriteKeys, request: Request, keys: Sequence[str]) -> Shares:

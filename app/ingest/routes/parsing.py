@@ -10,7 +10,7 @@ from starlette.requests import Request
 from app.http.errors import BatchMissingError, BodyNotDecompressableError, InvalidJSONError, RequestError
 from app.http.fair_scheduler import YieldToOthers
 from app.http.request_context import CONTEXT, RequestContext
-from app.ingest.client_sessions import STORED
+from app.ingest.client_sessions import CLIENT, SESSION, STORED
 from app.ingest.large_json import JSONLimits
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
 from app.ingest.prefer import Preferences, preferences_in
@@ -50,7 +50,8 @@ async def parse_or_salvage(
         if is_strict or parse not in _OF_BODIES:
             raise
         refusal = err
-    return await salvaged(body, limits, yield_to_others, reads_sessions=is_native), refusal
+    reads_sessions = is_native and not {CLIENT, SESSION} <= context.headers.keys()
+    return await salvaged(body, limits, yield_to_others, reads_sessions=reads_sessions), refusal
 
 
 def preferences_of(request: Request) -> Preferences:

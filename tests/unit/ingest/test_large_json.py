@@ -456,6 +456,7 @@ def test_event_that_is_not_parsed_has_the_key_at_its_top_level() -> None:
         b'{"type":"x","writeKey":"k","a":%b}',
         b'{"a":%b,"type":"x","writeKey" : "k"}',
         b'{"b":{"writeKey":"no"},"a":%b,"writeKey":"\\u006b","c":{"writeKey":"no"}}',
+        b'{"t":"' + b"x" * 50_000 + b'","writeKey":"k","a":%b}',
         b'{"t":"\\"writeKey\\":\\"no\\"","writeKey":"k","a":%b}',
     ):
         content = form % many

@@ -175,6 +175,7 @@ SESSION = "2VBtYhpyPD4b5UjT1kXsVqQ1aBC"
         (b'"client":"c"', b'"client":"\xff"'),
         (SESSION.encode(), SESSION.encode()[1:]),
         (b'"epoch":1', b'"epoch":-1'),
+        (b'"epoch":1', b'"epoch":0'),
         (b'{"client":"c",', b""),
         (b'{"client":"c","session":"%b","epoch":1,' % SESSION.encode(), b""),
     ],
