@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.admin.answers import ADMIN_PROBLEMS, problem_document
 from app.admin.replay import ReplayAt
@@ -61,6 +61,16 @@ ADMIN_BODY_TIMEOUT_S = 10.0
 """As for a head, since the body is small."""
 
 
+class Alarms(NamedTuple):
+    """What lanes call, see LaneContext."""
+
+    log_time_refused: Callable[[], None] = lambda: None
+    settings_doubted: Callable[[], None] = lambda: None
+
+
+NO_ALARMS = Alarms()
+
+
 def build_router(
     settings: Settings,
     store: LogStore,
@@ -69,7 +79,7 @@ def build_router(
     identity: Identity,
     clock: Clock,
     is_pinned: bool,
-    on_log_time_refused: Callable[[], None] = lambda: None,
+    alarms: Alarms = NO_ALARMS,
     crashpoint: Crashpoint | None = None,
 ) -> Router:
     """Return the router over all lanes of both topics; no lane runs yet."""
@@ -105,7 +115,8 @@ def build_router(
             open_turn=open_turn,
             session_notes=SessionNotes(store, topic.name),
             load_skips=partial(load_skips, store, topic.name),
-            on_log_time_refused=on_log_time_refused,
+            on_log_time_refused=alarms.log_time_refused,
+            on_settings_doubted=alarms.settings_doubted,
             limits=_queue_limits(settings),
             times=LaneTimes(fencings_max=1 if settings.group.peer_listen is None else 0),
             crashpoint=crashpoint,

@@ -27,6 +27,7 @@ from app.auth.key_entries import check_key_file
 from app.auth.key_file import LOOK_INTERVAL_S, KeyFile
 from app.auth.write_keys import WriteKeys
 from app.build import (
+    Alarms,
     build_admin_port,
     build_admin_problems,
     build_ingest,
@@ -58,6 +59,7 @@ from app.process.life import (
     supervise,
     url_of,
 )
+from app.process.setting_watch import SettingWatch
 from app.settings.data_dir import locked
 from app.settings.model import Settings
 from app.stores import OpenLog, create_indexes, membership_of, open_log
@@ -149,6 +151,7 @@ async def serve(
         ingress = build_ingress_limits(settings, clock, index_files=indexes.open_files_max)
         traces = stack.enter_context(_tracing_of(settings))
         identity = Identity(settings.gateway.identity_key)
+        setting_watch = SettingWatch(opened.inspection, opened.inspect)
         router = build_router(
             settings,
             opened.store if traces is None else traces.appends_of(opened.store),
@@ -156,7 +159,7 @@ async def serve(
             identity=identity,
             clock=clock,
             is_pinned=opened.is_pinned,
-            on_log_time_refused=partial(follow_wall_clock, clock),
+            alarms=Alarms(partial(follow_wall_clock, clock), setting_watch.doubt),
             crashpoint=crashpoint,
         )
         group = _group_of(settings, opened, router, clock, stack)
@@ -167,6 +170,7 @@ async def serve(
             settings.group.worker_id,
             Tail(clock, codes=CODES, reasons=REASONS),
             History(clock),
+            setting_watch=setting_watch,
         )
         parts = Parts(settings, opened, identity, clock, ingress, admin_context, IngestLoop(), traces)
         servers = list(zip(_build_servers(parts), listeners, strict=True))
@@ -333,6 +337,7 @@ def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[Background
     refusals = parts.admin_context.refusals
     running: list[BackgroundTask] = [
         parts.ingest_loop.heartbeat(),
+        parts.admin_context.setting_watch.run(router.all_lanes),
         parts.admin_context.history.keep(lambda: router.totals, lambda: refusals.before_events),
         announce(router, settings, url=url, admin_url=admin_url),
         tell_outages(router),

@@ -4,9 +4,10 @@ core's interfaces.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import date
+from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
@@ -25,9 +26,8 @@ from dedupe.storage.kafka.config import CLIENT_ID, KafkaConfig
 from dedupe.storage.kafka.features import missing_features
 from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.kafka.rights import missing_rights
+from dedupe.storage.kafka.setting_rules import Demands
 from dedupe.storage.kafka.topics import (
-    Demands,
-    Inspection,
     TopicSpec,
     create_topics,
     inspect_topics,
@@ -36,6 +36,7 @@ from dedupe.storage.kafka.topics import (
 from dedupe.storage.log import Crashpoint, LogStore
 from dedupe.storage.pinning import adopt_fingerprint_rule, check_pins
 from dedupe.storage.rocksdb.index import RocksStore
+from dedupe.storage.setting_problems import NOTHING_FOUND, Inspection, Level, Problem
 from dedupe.storage.sqlite.log import SqliteStore
 
 START_RETRY_S = 1.0
@@ -49,6 +50,9 @@ class OpenLog(NamedTuple):
     store: LogStore
     is_pinned: bool  # see check_pins
     earlier_ignore: Sequence[frozenset[str]]  # see Identifier
+    inspection: Inspection = NOTHING_FOUND  # of Kafka's topics and brokers
+    inspect: Callable[[], Awaitable[Inspection]] | None = None
+    """Looks at them again, see inspect_topics; None for the embedded log."""
 
     @property
     def embedded(self) -> SqliteStore | None:
@@ -129,6 +133,7 @@ async def _try_to_open(
             batch_bytes_max=settings.limits.batch_bytes_max,
         )
         store = await KafkaStore.open(config, crashpoint=crashpoint)
+    inspection, inspect = NOTHING_FOUND, None
     try:
         is_pinned = await check_pins(store, settings.log.topics, Identity(settings.gateway.identity_key))
         if isinstance(store, SqliteStore):
@@ -137,7 +142,9 @@ async def _try_to_open(
             newest_ms = await store.newest_timestamp_ms()
             await check_clock(store, settings, clock, newest_ms=newest_ms, accepted_day=accepted_day)
         else:
-            await _prepare_topics(store, settings)
+            needs = _needs(store, settings)
+            inspection = await prepare_topics(store, *needs, is_development=settings.gateway.is_development)
+            inspect = partial(inspect_topics, store, *needs)
             await store.check_fencing(settings.log.quarantine_topic, now_ms=clock.now_ms())
         earlier_ignore = await adopt_fingerprint_rule(
             store,
@@ -149,7 +156,7 @@ async def _try_to_open(
     except BaseException:
         await store.close()
         raise
-    return OpenLog(store, is_pinned, earlier_ignore)
+    return OpenLog(store, is_pinned, earlier_ignore, inspection, inspect)
 
 
 @asynccontextmanager
@@ -197,7 +204,7 @@ async def _open_beside(settings: LogSettings, *, read_only: bool) -> AsyncIterat
         await store.close()
 
 
-async def inspect_kafka(store: LogStore, settings: Settings) -> Inspection:
+async def inspect_kafka(store: LogStore, settings: Settings) -> list[Problem]:
     """
     Check rights, topics and brokers, and change nothing; the embedded log has none.
 
@@ -205,13 +212,13 @@ async def inspect_kafka(store: LogStore, settings: Settings) -> Inspection:
         RetriableError: the cluster does not answer.
     """
     if not isinstance(store, KafkaStore):
-        return Inspection([], [])
-    missing = await missing_rights(store, [topic.name for topic in settings.log.topics])
+        return []
+    rights = await missing_rights(store, [topic.name for topic in settings.log.topics])
+    missing = [Problem(Level.WRONG, "", "rights", sentence) for sentence in rights]
     hidden = tuple(f"topic {topic.name}: " for topic in settings.log.topics)
-    if any(sentence.startswith(hidden) for sentence in missing):
-        return Inspection(missing, [])  # other problems of topics are not visible
-    wrong, unsafe = await inspect_topics(store, *_needs(store, settings))
-    return Inspection(missing + wrong, unsafe)
+    if any(sentence.startswith(hidden) for sentence in rights):
+        return missing  # other problems of topics are not visible
+    return missing + (await inspect_topics(store, *_needs(store, settings))).problems
 
 
 async def advice_for_kafka(store: LogStore) -> list[str]:
@@ -223,10 +230,6 @@ async def create_kafka_topics(store: LogStore, settings: Settings, *, replicatio
     """Create the missing topics on Kafka, and return their names. Raises as create_topics does."""
     assert isinstance(store, KafkaStore)
     return await create_topics(store, *_needs(store, settings), replication_factor=replication_factor)
-
-
-async def _prepare_topics(store: KafkaStore, settings: Settings) -> None:
-    await prepare_topics(store, *_needs(store, settings), is_development=settings.gateway.is_development)
 
 
 def _needs(store: KafkaStore, settings: Settings) -> tuple[list[TopicSpec], Demands]:

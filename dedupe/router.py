@@ -22,6 +22,7 @@ from dedupe.model.errors import (
     GatewayError,
     LaneNotActiveError,
     LaneSaturatedError,
+    NotAppendedError,
     OutcomeUnknownError,
     RetriableError,
 )
@@ -36,7 +37,7 @@ from dedupe.submission import Outcomes, Submission
 RESUBMIT_PAUSE_S = 0.02
 """The pause before a part is submitted a third time: a worker may not know yet that it lost a lane."""
 
-UNTAKEN = (LaneNotActiveError, LaneSaturatedError, DiskFullError)
+UNTAKEN = (LaneNotActiveError, LaneSaturatedError, DiskFullError, NotAppendedError)
 """The errors of a request without any effect."""
 
 CUT_OFF = "cut_off"
@@ -241,7 +242,7 @@ class Router:
             The outcomes of `events`, same order; every conflict is in quarantine.
 
         Raises:
-            LaneNotActiveError, LaneSaturatedError, DiskFullError: nothing was accepted.
+            LaneNotActiveError, LaneSaturatedError, DiskFullError, NotAppendedError: nothing was accepted.
             DeadlineExceededError, OutcomeUnknownError: some events may be committed. All retriable.
         """
         total = len(events) + len(rejected)
@@ -308,7 +309,8 @@ class Router:
         """Commit the rejected and the conflicting events to the quarantine topic."""
         if not rejected and not any(kind in outcomes.admissions for kind in QUARANTINE_REASONS):
             return
-        quarantined = [
+        quarantined = [event for part in rejected for event in part.submission.events]
+        quarantined += [
             kept
             for event, admission, offset in zip(events, *outcomes, strict=True)
             if admission in QUARANTINE_REASONS
@@ -316,14 +318,32 @@ class Router:
                 event, QUARANTINE_REASONS[admission], offset if admission is Admission.CONFLICT else None
             )
         ]
-        parts = [*rejected, *_parts_of_each(self.quarantine_routes, quarantined, received_ms, deadline)]
+        has_effect = bool(events)
         try:
-            await self._await_capacity(parts, deadline)
-            await _decide(parts, sum(len(part.places) for part in parts), deadline)
+            while quarantined:
+                parts = _parts_of_each(self.quarantine_routes, quarantined, received_ms, deadline)
+                await self._await_capacity(parts, deadline)
+                kept, _ = await _decide(parts, len(quarantined), deadline)
+                has_effect = has_effect or Admission.NEW in kept
+                quarantined = self._refused_ones(quarantined, kept)
         except UNTAKEN as err:
-            if not events:
+            if not has_effect:
                 raise
             raise OutcomeUnknownError("the request's other events are committed") from err
+
+    def _refused_ones(self, events: Sequence[Event], admissions: Sequence[Admission]) -> list[Event]:
+        """
+        Return, in smaller pieces, what the log of quarantine has refused for its size.
+
+        Raises NotAppendedError: it takes no smaller pieces either, or has refused a content.
+        """
+        if Admission.REFUSED in admissions:
+            raise NotAppendedError("the quarantine topic refuses a record for its content")
+        if Admission.TOO_LARGE not in admissions:
+            return []
+        verdicts = zip(events, admissions, strict=True)
+        refused = {event.key for event, admission in verdicts if admission is Admission.TOO_LARGE}
+        return self.quarantine.in_smaller_pieces(events, refused)
 
 
 def _parts_of(

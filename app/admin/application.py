@@ -35,6 +35,7 @@ from app.admin.quarantined import Quarantined, add_quarantined, differs_in
 from app.admin.replay import ReplayAt, add_replay, no_record
 from app.admin.scopes import READ, Scope, check_scopes
 from app.admin.sessions import add_sessions
+from app.admin.setting_metrics import SettingCollector
 from app.admin.stats import SCHEMA_VERSION, answers_of, partition_of, refusals_of
 from app.admin.tail import Tail
 from app.admin.tail_routes import add_tail
@@ -45,12 +46,14 @@ from app.http.bare_application import bare_application
 from app.http.errors import RequestError
 from app.http.problems import Problems
 from app.http.refusal_counts import RefusalCounts
+from app.process.setting_watch import SettingWatch
 from app.settings.model import Settings
 from app.settings.version import VERSION
 from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.identity import Identity
 from dedupe.router import Router
 from dedupe.storage.log import LogStore
+from dedupe.storage.setting_problems import NOTHING_FOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class AdminContext:
     history: History = field(default_factory=lambda: History(SystemClock()))
     replay_at: ReplayAt = no_record
     refusals: RefusalCounts = field(default_factory=RefusalCounts)
+    setting_watch: SettingWatch = field(default_factory=lambda: SettingWatch(NOTHING_FOUND, None))
 
     def stats(self) -> dict[str, Any]:
         """Return this worker's own statistics."""
@@ -79,6 +83,7 @@ class AdminContext:
             "refused_requests": refusals_of(self.refusals),
             "in_flight": router.in_flight,
             "outage": router.outage,
+            "wrong_settings": self.setting_watch.sentences,
             "group": group_of(group),
             **self.edge.document(),
             "partitions": documents[: len(router.lanes)],
@@ -91,6 +96,7 @@ class AdminContext:
         if self.group is not None:
             registry.register(GroupCollector(self.group))
         registry.register(self.edge)
+        registry.register(SettingCollector(self.setting_watch))
 
 
 def create_admin(

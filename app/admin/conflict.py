@@ -3,14 +3,23 @@ Why an event is a conflict: the top-level fields in which it differs from the st
 
 The log is asked for the stored event, never on the way of a request. `context` and `integrations` of a batch
 are part of both events here, though they do not count when events are compared on arrival.
+
+Events are compared in the ingest's loop, and anybody may cause conflicts of large ones. So those are not
+parsed: they are cut into their fields, and a long field differs if its bytes do.
 """
 
+import asyncio
 import json
+import re
 from collections import OrderedDict
+from collections.abc import Generator
 from contextlib import aclosing
 from decimal import Decimal
+from itertools import chain
 from typing import Any
 
+from app.http.errors import RequestError
+from app.http.json_scan import Scan
 from dedupe.model.errors import LogCorruptError, RetriableError
 from dedupe.model.identity import RETRY_FIELDS
 from dedupe.model.record import parse_identity
@@ -24,6 +33,13 @@ NOT_COMPARED = RETRY_FIELDS | {"receivedAt"}
 VALUE_CHARS_MAX = 200
 """The limit of each shown value."""
 
+EXACT_BYTES = 32 * 1024
+"""Values up to this length together are parsed, in 8 ms."""
+
+STEP_FIELDS = 1_000
+
+NAMED_MAX = 100
+
 CACHED_MAX = 200
 
 GONE = "the stored event is no longer in the log"
@@ -32,6 +48,8 @@ UNNAMED = (
 )
 UNREADABLE = "an event is no JSON object"
 SAME = "the fields are equal: the rules by which events are compared have changed, or the rest is not stored"
+
+_NAME = re.compile(rb'\s*("(?:[^"\\]++|\\.)*+")\s*:\s*', re.DOTALL)
 
 
 def differing_fields(
@@ -52,6 +70,34 @@ def differing_fields(
         if name not in NOT_COMPARED | ignored
         and not (name in ours and name in theirs and _is_same(ours[name], theirs[name]))
     }
+
+
+async def differing(
+    original: bytes, other: bytes, ignored: frozenset[str] = frozenset()
+) -> dict[str, tuple[str | None, str | None]]:
+    """
+    Return what `differing_fields` does, in short steps; of long events at most NAMED_MAX fields.
+
+    Raises ValueError.
+    """
+    if len(original) + len(other) <= EXACT_BYTES:
+        return differing_fields(original, other, ignored)
+    ours, theirs = await _members_of(original), await _members_of(other)
+    found: dict[str, tuple[str | None, str | None]] = {}
+    names = chain(ours, (name for name in theirs if name not in ours))
+    for number, name in enumerate(names):
+        one, two = ours.get(name), theirs.get(name)
+        if number % STEP_FIELDS == 0 or one != two:
+            await asyncio.sleep(0)
+        if one == two:
+            continue
+        if len(one or b"") + len(two or b"") <= EXACT_BYTES:
+            found |= differing_fields(_object(name, one), _object(name, two), ignored)
+        elif name not in NOT_COMPARED | ignored:
+            found[name] = _shortened(one), _shortened(two)
+        if len(found) >= NAMED_MAX:
+            break
+    return dict(sorted(found.items()))
 
 
 class Comparison:
@@ -96,7 +142,7 @@ class Comparison:
         place["original"]["timestamp_ms"] = record.timestamp_ms
         try:
             parse_identity(record)
-            fields = differing_fields(record.value, content, self._ignored)
+            fields = await differing(record.value, content, self._ignored)
         except (LogCorruptError, ValueError):
             return place | {"differs": None, "why": UNREADABLE}
         document: dict[str, Any] = place | {"differs": list(fields), "why": None if fields else SAME}
@@ -142,6 +188,48 @@ def _fields_of(value: bytes) -> dict[str, Any]:
     if type(fields) is not dict:
         raise ValueError("it is no object")
     return fields
+
+
+async def _members_of(value: bytes) -> dict[str, bytes]:
+    """Return the fields of an object as JSON. Raises ValueError."""
+    reading = _read_members(value)
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            members: dict[str, bytes] = end.value
+            return members
+        except RequestError as err:
+            raise ValueError("it cannot be read") from err
+        await asyncio.sleep(0)
+
+
+def _read_members(value: bytes) -> Generator[int, None, dict[str, bytes]]:
+    """Find the fields of an object; yields after each step."""
+    members: dict[str, bytes] = {}
+    if not value.startswith(b"{"):
+        raise ValueError("it is no object")
+    scan = Scan(value, 1)
+    while True:
+        start = scan.place
+        yield from scan.past_element()
+        if (name := _NAME.match(value, start, scan.place)) is not None:
+            members[json.loads(name[1])] = value[name.end() : scan.place]
+        if not value.startswith(b",", scan.place):
+            return members
+        scan.place += 1
+
+
+def _object(name: str, value: bytes | None) -> bytes:
+    return b"{}" if value is None else b"{%b:%b}" % (json.dumps(name).encode(), value)
+
+
+def _shortened(value: bytes | None) -> str | None:
+    """Return JSON shortened."""
+    if value is None:
+        return None
+    text = value[: 4 * VALUE_CHARS_MAX].decode(errors="ignore")
+    return text if len(text) <= VALUE_CHARS_MAX else text[: VALUE_CHARS_MAX - 1] + "…"
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -246,6 +246,11 @@ COUNTERS: Table = (
         lambda lane: lane.metrics.failures,
     ),
     (
+        "gateway_lane_refused_batches",
+        "Batches that the log refused for the size or content of their records",
+        lambda lane: lane.metrics.refused_batches,
+    ),
+    (
         "gateway_lane_appends_failed",
         "Appends without an answer of the log, in time or before the connection broke",
         lambda lane: lane.metrics.unanswered,

@@ -26,7 +26,7 @@ CHUNK_OFFSETS = 2_000
 """Offsets of one read."""
 
 OFFSETS_MAX = 20_000
-"""The limit of each partition. A record has at most 64 KiB."""
+"""The limit of each partition."""
 
 SEARCH_S = 3.0
 SEARCHES_AT_ONCE = 2
@@ -85,14 +85,16 @@ class QuarantineSearch:
             start, end = await log.bounds()
             first = max(start, end - OFFSETS_MAX)
             while end > first and not deadline.is_over and len(found.places) < FOUND_MAX:
-                begin = max(first, end - CHUNK_OFFSETS)
+                begin, oldest_ms = max(first, end - CHUNK_OFFSETS), found.oldest_ms
                 async with aclosing(log.read(begin, end)) as batches:
                     async for records in batches:
                         found.records += len(records)
-                        oldest_ms = records[0].timestamp_ms
-                        found.oldest_ms = min(found.oldest_ms or oldest_ms, oldest_ms)
+                        oldest_ms = min(oldest_ms or records[0].timestamp_ms, records[0].timestamp_ms)
                         yield records
-                end = begin
+                        if deadline.is_over:  # records may be large
+                            found.is_complete = False
+                            return
+                found.oldest_ms, end = oldest_ms, begin
             found.is_complete &= end <= start
         finally:
             await log.close()

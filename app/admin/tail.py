@@ -35,6 +35,8 @@ _VERDICT_OF = {
     Admission.TOO_FAR: REFUSED,
     Admission.FENCED: REJECTED,
     Admission.EXPIRED: REJECTED,
+    Admission.TOO_LARGE: REJECTED,
+    Admission.REFUSED: REJECTED,
 }
 
 _PLACELESS = frozenset({REJECTED, REFUSED, UNKNOWN})

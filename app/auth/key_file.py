@@ -4,7 +4,7 @@ The write key file: read at start, and after each change.
 After a 401, some SDKs never retry. So a file that is missing, cannot be parsed or has no key does not change
 the keys in use, and is reported; and a key that vanishes from the file goes on into its source for a grace
 period, which is reported, too. `enabled: false` ends a key at once. A changed file is read once it has not
-changed for one interval.
+changed for one interval, or LOOKS_MAX intervals later at the latest.
 """
 
 import asyncio
@@ -31,6 +31,9 @@ from dedupe.model.errors import ConfigurationError
 
 LOOK_INTERVAL_S = 1.0
 """The interval of checks; a change is used once the file has not changed for one interval."""
+
+LOOKS_MAX = 10
+"""A file that changes all the time is read nevertheless: half of it only lets keys vanish for a moment."""
 
 REPORT_INTERVAL_S = 60.0
 """The interval of log lines on keys that have vanished and are still used."""
@@ -195,7 +198,7 @@ class KeyFile:
         """
         hangup = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
-        changing = self._seen
+        changing, looks = self._seen, 0
         while True:
             try:
                 async with asyncio.timeout(interval_s):
@@ -203,11 +206,12 @@ class KeyFile:
             except TimeoutError:
                 pass
             current = signature_of(self._path)
-            has_rested = current == changing
+            looks = looks + 1 if current != self._seen else 0
+            has_rested = current == changing or looks >= LOOKS_MAX
             changing = current
             if hangup.is_set() or (has_rested and current != self._seen):
                 hangup.clear()
-                self._seen = current
+                self._seen, looks = current, 0
                 await self._reload()
             if self.end_terms() or not self._is_stored:
                 await self._store()

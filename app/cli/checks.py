@@ -29,6 +29,7 @@ from dedupe.model.identity import Identity
 from dedupe.model.types import LogRecord
 from dedupe.storage.log import LogStore, PartitionLog
 from dedupe.storage.pinning import check_pins
+from dedupe.storage.setting_problems import Level
 
 TAIL_OFFSETS = 1_000
 """The newest record of a partition is one of the last offsets; only a few markers follow it."""
@@ -177,10 +178,12 @@ async def _check_log(settings: Settings) -> AsyncIterator[Finding]:
 async def _topics(store: LogStore, settings: Settings) -> list[Finding]:
     if settings.log.kind == "sqlite":
         return await _embedded_topics(store, settings)
-    wrong, unsafe = await inspect_kafka(store, settings)
-    findings = [Finding(Result.WRONG, "topics", sentence) for sentence in wrong]
-    result = Result.WARNING if settings.gateway.is_development else Result.WRONG
-    findings += [Finding(result, "topics", sentence) for sentence in unsafe]
+    unsafe = Result.WARNING if settings.gateway.is_development else Result.WRONG
+    results = {Level.WRONG: Result.WRONG, Level.UNSAFE: unsafe, Level.INFO: Result.OK}
+    findings = [
+        Finding(results.get(problem.level, Result.WARNING), "topics", problem.text)
+        for problem in await inspect_kafka(store, settings)
+    ]
     return findings or [Finding(Result.OK, "topics", "topics, brokers and rights have no problem")]
 
 

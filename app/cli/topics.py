@@ -59,8 +59,10 @@ def check() -> None:
     """
     Check topics, brokers and rights, and print one sentence for each problem.
 
-    It changes nothing, and is part of `gateway check`. Exit codes: 0 no problem, 1 Kafka does not answer, 2 a
-    gateway would refuse to start, or warn in development. Advice goes to stderr, and does not count.
+    It changes nothing, and is part of `gateway check`. Lines that begin with `warning`, `not shown` or `info`
+    are no reason to refuse a start; `not shown` names settings that the cluster keeps to itself. Exit codes:
+    0 no problem, 1 Kafka does not answer, 2 a gateway would refuse to start, or warn in development. Advice
+    goes to stderr, and does not count.
 
     Example: `gateway topics check`
     """
@@ -83,12 +85,12 @@ async def _settled(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
 async def _check(store: "LogStore", settings: "Settings") -> None:
     from app.stores import advice_for_kafka, inspect_kafka
 
-    wrong, unsafe = await inspect_kafka(store, settings)
+    problems = await inspect_kafka(store, settings)
     for advice in await advice_for_kafka(store):
         note(f"advice: {advice}")
-    for sentence in (*wrong, *unsafe):
-        print(sentence)
-    if wrong or unsafe:
+    for problem in problems:
+        print(problem.text if problem.is_wrong else f"{problem.level.value}: {problem.text}")
+    if any(problem.is_wrong for problem in problems):
         raise typer.Exit(EXIT_USAGE)
 
 

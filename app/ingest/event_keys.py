@@ -158,25 +158,28 @@ def shares_of(keys: Sequence[str], log_in: Callable[[str], Source], *, is_replay
 
     Raises:
         InvalidWriteKeyError: no key is good.
+        ScopeMissingError: each key is known, but for something else.
     """
     owner_of: dict[str, int] = {"": 0}
     shares: list[Share] = []
-    failed = 0
+    failed, lacks_scope = 0, None
     for key in _distinct(keys):
         try:
             source = log_in(key)
             source.check(REPLAY if is_replay else INGEST)
         except InvalidWriteKeyError:
             failed += 1
-        except ScopeMissingError:
-            pass
+        except ScopeMissingError as err:
+            lacks_scope = err
         else:
             owner_of[key] = len(shares)
             shares.append(Share(source, key))
+    if not shares and not failed and lacks_scope is not None:
+        raise lacks_scope
     if not shares:
-        err = InvalidWriteKeyError()
-        err.keys = failed
-        raise err
+        refusal = InvalidWriteKeyError()
+        refusal.keys = failed
+        raise refusal
     owners = [owner_of.get(key, 0) for key in keys]
     for owner in owners:
         shares[owner].items += 1

@@ -24,10 +24,10 @@ import orjson
 from app.auth.write_keys import own_key
 from app.http.errors import InvalidJSONError
 from app.http.fair_scheduler import YieldToOthers
+from app.http.json_scan import Scan, elements_end, split_elements
 from app.ingest.deep_json import dumps_any
 from app.ingest.items import EVENT_FIELDS, Fragment, Oversize, Packed
 from app.ingest.json_problem import json_problem
-from app.ingest.json_scan import Scan, elements_end, split_elements
 from app.ingest.unparsed_key import with_own_key
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.json_document import read_document

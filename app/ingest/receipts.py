@@ -73,6 +73,8 @@ REASONS: dict[str, str] = {
     RejectionCode.SEQUENCE_WINDOW_EXCEEDED: (
         "the sequence is more than 512 above what is stored without a gap"
     ),
+    RejectionCode.RECORD_TOO_LARGE: "the event is larger than the log takes",
+    RejectionCode.RECORD_REFUSED: "the log refuses the event for its content",
 }
 """The message of each code of a rejected event. Frozen like the codes, so that answers to retries are
 equal."""

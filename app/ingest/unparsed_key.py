@@ -4,8 +4,8 @@ import re
 from collections.abc import Generator
 
 from app.http.errors import InvalidJSONError
+from app.http.json_scan import Scan
 from app.ingest.items import Fragment, Oversize
-from app.ingest.json_scan import Scan
 from dedupe.model.json_document import read_document
 
 WRITE_KEY = re.compile(

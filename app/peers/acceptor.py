@@ -10,7 +10,7 @@ import structlog
 from app.peers.codec import Forwarded, outcomes_body, submissions_of
 from app.peers.connection import Connection, Shared
 from app.peers.errors import error_fields, refuse
-from app.peers.frames import PATH, Kind, packed, unpacked
+from app.peers.frames import PATH, Kind, frame_of, packed, unpacked
 from app.peers.handshake import ACCEPTS, DIALS, Challenge, Hello, check_proof, hello_of, proof_of
 from app.peers.limits import PATH_BYTES, Versions
 from dedupe.cluster.request_handler import PeerRequestHandler
@@ -60,6 +60,9 @@ class Acceptor(Connection):
         for request in self._requests:
             request.cancel()
         self._on_closed(self)
+
+    def refusal(self, reason: str) -> bytes:
+        return frame_of(self.version, Kind.FAILED, 0, packed(("refused", "", reason)))
 
     def on_flush(self) -> None:
         if self._decided:

@@ -28,6 +28,8 @@ ADMISSIONS = (
     Admission.TOO_FAR,
     Admission.FENCED,
     Admission.EXPIRED,
+    Admission.TOO_LARGE,
+    Admission.REFUSED,
 )
 """By encoded number: never changed; only a new version adds members."""
 

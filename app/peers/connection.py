@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         self.version = shared.versions.newest
-        self.is_proved = False
+        self.is_proved = self.is_made = False
         self.end_reason: str | None = None
         self.loop = asyncio.get_running_loop()
         self._made_at = self._sent_at = self.loop.time()
@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
             return made.abort()
         if self._transport is None:
             self.begin(made)
-        self._transport = made
+        self._transport, self.is_made = made, True
         made.set_write_buffer_limits(high=self.shared.limits.unread_bytes_max)
         return self._run(self.on_made)
 
@@ -143,8 +143,8 @@ class Connection(asyncio.Protocol):
             self._is_flush_due = True
             self.loop.call_soon(self._flush)
 
-    def end(self, reason: str) -> None:
-        """End the connection now and drop unsent frames; do nothing if it has ended."""
+    def end(self, reason: str, *, told: bytes = b"") -> None:
+        """End the connection now, with a last frame, and drop unsent ones; do nothing if it has ended."""
         if self.end_reason is not None:
             return
         self.end_reason = reason
@@ -152,7 +152,10 @@ class Connection(asyncio.Protocol):
         self._unsent_bytes = 0
         if self._tick is not None:
             self._tick.cancel()
-        if self._transport is not None:
+        if told and self.is_made and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(told)
+            self._transport.close()
+        elif self._transport is not None:
             self._transport.abort()
         self.on_end()
 
@@ -160,7 +163,8 @@ class Connection(asyncio.Protocol):
         """End the connection because of what was received, and count it."""
         if self.end_reason is None:
             self.shared.metrics.frames_refused[reason] += 1
-            self.end(f"refused: {reason}")
+            told = b"" if self.is_proved else self.refusal(reason)
+            self.end(f"refused: {reason}", told=told)
 
     def pause_reading(self, is_paused: bool) -> None:
         """Stop reading from the other side, or resume."""
@@ -177,6 +181,10 @@ class Connection(asyncio.Protocol):
     def handle(self, handlers: dict[int, Handler]) -> None:
         """Add handlers by kind of frame."""
         self._handlers.update(handlers)
+
+    def refusal(self, reason: str) -> bytes:
+        """Return the frame that tells the other side why it is refused before its proof; none if empty."""
+        return b""
 
     def on_begin(self) -> None:
         """Handle the connection from its first moment, before TLS."""

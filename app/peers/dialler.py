@@ -18,6 +18,18 @@ from dedupe.model.errors import (
 )
 from dedupe.submission import Outcomes, Submission
 
+REFUSALS = {
+    "unauthenticated": "this worker has another GATEWAY_IDENTITY_SECRET",
+    "version": "this worker speaks no version of the frames that it speaks",
+    "wrong_worker": "another worker listens at its address, or has this worker's name",
+    "late_handshake": "the handshake took too long",
+    "too_many_strangers": "too many connections there are not authenticated yet",
+    "malformed": "it cannot read the handshake",
+    "too_large": "it cannot read the handshake",
+    "wrong_state": "it cannot read the handshake",
+}
+"""What an acceptor's reasons mean for the worker that it refuses."""
+
 FRAME_EVENTS_BYTES_MAX = 1024 * 1024
 """Size of the events of several submissions in one frame; a larger submission has a frame of its own."""
 
@@ -55,7 +67,13 @@ class Dialler(Connection):
         self.was_awaited = False
         """Whether it has ended with submissions that were not answered."""
         self._path_number = 0
-        self.handle({Kind.CHALLENGE: self._on_challenge, Kind.WELCOME: self._on_welcome})
+        self.handle(
+            {
+                Kind.CHALLENGE: self._on_challenge,
+                Kind.WELCOME: self._on_welcome,
+                Kind.FAILED: self._on_refused,  # until the proof
+            }
+        )
 
     def on_made(self) -> None:
         shared = self.shared
@@ -172,6 +190,12 @@ class Dialler(Connection):
         self._agreed = shared.versions.agreed(Versions(challenge.newest, challenge.oldest))
         self._expected = proof_of(shared.key, ACCEPTS, hello, challenge)
         self.send(Kind.PROOF, 0, packed((proof_of(shared.key, DIALS, hello, challenge),)))
+
+    def _on_refused(self, _number: int, body: memoryview) -> None:
+        """End with the reason of the other side, which is not proved: only a known one is repeated."""
+        reason = str(error_of(unpacked(body)))
+        known = REFUSALS.get(reason, "for a reason that this version does not know")
+        self.end(f"refused by {self.to}: {known}")
 
     def _on_welcome(self, _number: int, body: memoryview) -> None:
         if self._expected is None or self.is_proved:

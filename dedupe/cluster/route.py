@@ -16,7 +16,7 @@ from dedupe.cluster.lane_manager import LaneManager
 from dedupe.cluster.links import PeerLink
 from dedupe.decide.sessions import SessionKey, SessionState
 from dedupe.model.clock import Deadline
-from dedupe.model.errors import LaneNotActiveError, OutcomeUnknownError
+from dedupe.model.errors import LaneNotActiveError, NotAppendedError, OutcomeUnknownError
 from dedupe.model.types import Entry, EventKey
 from dedupe.partition.lane import Lane
 from dedupe.partition.state import LaneState
@@ -62,7 +62,7 @@ class GroupRoute:
         return True
 
     def may_submit_again(self, err: Exception) -> bool:
-        return isinstance(err, LaneNotActiveError | OutcomeUnknownError)
+        return isinstance(err, LaneNotActiveError | NotAppendedError | OutcomeUnknownError)
 
     async def session(self, key: SessionKey) -> SessionState | None:
         link = self._owner()

@@ -2,8 +2,8 @@
 Standing: whether another worker of the group can do what this one cannot. Decides readiness and nothing else.
 
 A worker that reaches fewer lanes than another one is better left out by load balancers. An outage that all
-share takes nobody out: a load balancer's own error page has no Retry-After, and no other worker would do better.
-So a worker compares itself only with workers that it hears, by what they say of themselves.
+share takes nobody out: a load balancer's own error page has no Retry-After, and no other worker would do
+better. So a worker compares itself only with workers that it hears, by what they say of themselves.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,13 @@ class Standing:
     """This worker's ability beside that of the others."""
 
     def __init__(self, lanes: Sequence[Lane], directory: PeerDirectory, clock: Clock) -> None:
-        """`lanes` are all lanes of the log."""
+        """`lanes` are all lanes of the log, those of quarantine last."""
         self.is_outdone = False
         """Whether a worker that is heard serves lanes, itself or by others, that this one cannot."""
         self.is_outage = False
-        """Whether other workers are heard, and none of them serves a lane."""
+        """Whether other workers are heard, and none of them serves a clean lane."""
         self._lanes, self._directory = lanes, directory
+        self._clean = {number for number, lane in enumerate(lanes) if lane.topic == lanes[0].topic}
         self._clock = clock
         self._less_since: float | None = None
         self._outdone_at = 0.0
@@ -45,7 +46,7 @@ class Standing:
         """Compare the lanes that cannot be served here with those of each other worker."""
         now = self._clock.monotonic()
         others = [s.unserved for s in self._directory.alive().values() if s.unserved is not None]
-        self.is_outage = bool(others) and all(len(other) == len(self._lanes) for other in others)
+        self.is_outage = bool(others) and all(self._clean <= other for other in others)
         if not any(unserved - other for other in others):
             self._less_since = None
             self.is_outdone = self.is_outdone and now - self._outdone_at < HYSTERESIS_S

@@ -39,6 +39,9 @@ class Admission(Enum):
     TOO_FAR = "too far"  # too far above the watermark: not accepted, retriable
     FENCED = "fenced"  # the client uses a newer epoch: quarantine
     EXPIRED = "expired"  # its session is over, so it may be stored or not: quarantine
+    # Of an event whose record the log refuses, alone in its batch: quarantine
+    TOO_LARGE = "too large"
+    REFUSED = "refused"
 
 
 NEW, REPEAT, DUPLICATE, STALE = Admission.NEW, Admission.REPEAT, Admission.DUPLICATE, Admission.STALE

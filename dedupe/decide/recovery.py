@@ -77,10 +77,15 @@ def reason_to_rebuild(
         return "it is ahead of the log, which has lost its tail"
     if state.last_offset < log_start:
         return "the log has deleted the index's last record"
-    known = (state.last_offset, state.last_key, state.newest_timestamp_ms)  # timestamps never decrease
-    if last is None or (last.offset, last.identity.key, last.timestamp_ms) != known:
-        return "the log lacks the index's last record"
-    return None
+    if last is None:
+        return f"the log lacks the index's last record, of offset {state.last_offset}"
+    facts = {  # timestamps never decrease
+        "offset": (last.offset, state.last_offset),
+        "key": (last.identity.key.hex(), state.last_key.hex()),
+        "timestamp": (last.timestamp_ms, state.newest_timestamp_ms),
+    }
+    differ = [f"{fact} is {found}, not {known}" for fact, (found, known) in facts.items() if found != known]
+    return f"the log lacks the index's last record: its {', its '.join(differ)}" if differ else None
 
 
 def sequence_gaps(state: IndexState, records: Sequence[CheckedRecord]) -> int:

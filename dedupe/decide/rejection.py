@@ -25,12 +25,16 @@ class RejectionCode(StrEnum):
     SESSION_EXPIRED = "session_expired"
     SEQUENCE_GAP = "sequence_gap"
     SEQUENCE_WINDOW_EXCEEDED = "sequence_window_exceeded"
+    RECORD_TOO_LARGE = "record_too_large"
+    RECORD_REFUSED = "record_refused"
 
 
 QUARANTINE_REASONS = {
     Admission.CONFLICT: RejectionCode.CONFLICT,
     Admission.FENCED: RejectionCode.SESSION_FENCED,
     Admission.EXPIRED: RejectionCode.SESSION_EXPIRED,
+    Admission.TOO_LARGE: RejectionCode.RECORD_TOO_LARGE,
+    Admission.REFUSED: RejectionCode.RECORD_REFUSED,
 }
 """The reasons of quarantined events that have an identity."""
 

@@ -8,6 +8,7 @@ The errors of the core.
         DiskFullError            too little free disk space; nothing was accepted
         DeadlineExceededError    no verdict in time; the events may still be committed
         NotAppendedError         nothing is or will be appended
+          RecordsRefusedError    the log takes no batch with these records; a smaller one may do
         OutcomeUnknownError      the append may or may not be committed
         FencedError              another producer epoch owns the partition
         IndexUnavailableError    the machine or a lock prevents access to the index: open it again later
@@ -89,6 +90,28 @@ class NotAppendedError(RetriableError):
         """
         super().__init__(*args, detail=detail)
         self.is_log_time_refused = is_log_time_refused
+
+
+class RecordsRefusedError(NotAppendedError):
+    """
+    The log takes no batch of these records, for their size or content, and may take a part of them.
+
+    Nothing is or will be appended, and the writer goes on without a fence. Clients never see it.
+    """
+
+    code = "records_refused"
+
+    def __init__(self, *args: object, detail: str = "", is_for_size: bool = True) -> None:
+        """
+        Set the texts, see GatewayError.
+
+        Args:
+            args: the text for operators; it names the setting.
+            detail: the text for clients.
+            is_for_size: whether the size is why, not the content.
+        """
+        super().__init__(*args, detail=detail)
+        self.is_for_size = is_for_size
 
 
 class OutcomeUnknownError(RetriableError):

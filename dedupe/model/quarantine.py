@@ -20,20 +20,25 @@ the whole and its number: a retry after a crash adds the pieces that are missing
 """
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
+from dedupe.model.errors import NotAppendedError
 from dedupe.model.identity import Identity, fingerprint_of
 from dedupe.model.json_document import dumps_to_keep
 from dedupe.model.record import FLAG_PIECE
 from dedupe.model.routing import partition_of
-from dedupe.model.types import Event, Fingerprint, Offset, Topic
+from dedupe.model.types import Event, EventKey, Fingerprint, Offset, Topic
 
 PIECE_BYTES = 192 * 1024
 """The bytes of each piece but the last. The same for ever: pieces of two tries must be equal."""
+
+PIECE_BYTES_MIN = PIECE_BYTES >> 7
+"""The smallest: a topic that refuses a larger piece gets pieces of half the size, down to this one."""
 
 HEAD_BYTES_MAX = 512
 """The limit of what a record's value has besides the event's bytes."""
@@ -42,6 +47,23 @@ RAW = b'{"raw":true,'
 """The beginning of a value whose event is not a part of its JSON."""
 
 _PIECE_NUMBER_BYTES = 4
+
+HEAD_FIELDS = ("reason", "length", "sha256", "position", "json")
+FURTHER_FIELDS = ("key_sha256", "fingerprint", "original")
+"""The fields before raw bytes that are those of the whole, and those that only some events have."""
+
+WHOLE_FIELDS = ("sha256", "key_sha256", "pieces")
+"""Besides its source and its id, what the pieces of one event have in common, and no other record."""
+
+_CONTENT = re.compile(rb',"(event|head)":')
+"""The beginning of the last field of a value with an event; nothing before it can match."""
+
+
+class Content(NamedTuple):
+    """What a record of the quarantine topic says of its event, and the event or a piece of it."""
+
+    head: Mapping[str, Any]
+    content: bytes
 
 
 class OwnKey(NamedTuple):
@@ -91,16 +113,17 @@ class Quarantine:
             is_json: whether the content is a JSON document; if not, it is stored as it is.
             own_key: the event's own write key, if its source is not known.
         """
-        if len(content) > self.whole_bytes_max:
-            return self._pieces(
-                source, message_id, content, str(reason), position, is_json=is_json, own_key=own_key
-            )
         digest = hashlib.sha256(content).hexdigest()
-        if is_json:
-            facts = {"position": position, **(own_key.facts() if own_key else {})}
-            value = _with_event(content, str(reason), digest, facts)
+        own_facts = own_key.facts() if own_key else {}
+        if is_json and len(content) <= self.whole_bytes_max:
+            value = _with_event(content, str(reason), digest, {"position": position, **own_facts})
         else:
-            value = _head(str(reason), len(content), digest, position, is_json=False) + content
+            head = {"reason": str(reason), "length": len(content), "sha256": digest, "position": position}
+            head["json"] = is_json
+            if len(content) > self.whole_bytes_max:
+                return tuple(self._pieces_of(source, message_id, head | own_facts, content, PIECE_BYTES))
+            value = RAW + orjson.dumps(head | {"piece": 0, "pieces": 1}, option=orjson.OPT_APPEND_NEWLINE)[1:]
+            value += content
         return (self._event(source, message_id, fingerprint, value, str(reason)),)
 
     def refused(self, event: Event, reason: str, original: Offset | None) -> tuple[Event, ...]:
@@ -124,46 +147,64 @@ class Quarantine:
         value = _with_event(event.value, str(reason), hashlib.sha256(event.value).hexdigest(), facts)
         return (self._event(event.source, event.message_id, event.fingerprint, value, str(reason)),)
 
-    def _pieces(
-        self,
-        source: str,
-        message_id: str,
-        content: bytes,
-        reason: str,
-        position: int | None,
-        *,
-        is_json: bool,
-        own_key: OwnKey | None,
-    ) -> tuple[Event, ...]:
-        digest = hashlib.sha256(content)
-        key_digest = own_key.sha256 if own_key else b""
-        count = -(-len(content) // PIECE_BYTES)
+    def in_smaller_pieces(self, events: Sequence[Event], refused: Collection[EventKey]) -> list[Event]:
+        """
+        Return all pieces of each event of which the topic has refused a record for its size.
+
+        They are of the largest size below that of the largest refused one, the same at every try. Pieces of
+        an earlier size that are stored already are of no use then.
+
+        Args:
+            events: quarantine events of one request, with all pieces of each whole.
+            refused: the keys of some of them.
+
+        Raises:
+            NotAppendedError: there is no smaller size.
+        """
+        wholes: dict[tuple[object, ...], list[tuple[Event, Content]]] = {}
+        for event in events:
+            content = content_of(event.value)
+            whole = (event.source, event.message_id, event.reason, *map(content.head.get, WHOLE_FIELDS))
+            wholes.setdefault(whole, []).append((event, content))
+        pieces: list[Event] = []
+        for parts in wholes.values():
+            if not any(event.key in refused for event, _ in parts):
+                continue
+            largest = max(len(content.content) for event, content in parts if event.key in refused)
+            piece_bytes = PIECE_BYTES
+            while piece_bytes >= largest:
+                piece_bytes //= 2
+            if piece_bytes < PIECE_BYTES_MIN:
+                raise NotAppendedError(f"topic {self.topic.name} takes no record of {largest} bytes")
+            parts.sort(key=lambda part: part[1].head.get("piece", 0))
+            event, content = parts[0]
+            head = {"json": True, "position": None, **content.head}
+            whole_content = b"".join(part.content for _, part in parts)
+            pieces += self._pieces_of(event.source, event.message_id, head, whole_content, piece_bytes)
+        return pieces
+
+    def _pieces_of(
+        self, source: str, message_id: str, head: Mapping[str, Any], content: bytes, piece_bytes: int
+    ) -> Iterator[Event]:
+        """Yield the pieces of a content; `head` are the facts of the whole."""
+        digest = bytes.fromhex(head["sha256"]) + bytes.fromhex(head.get("key_sha256", ""))
+        count = -(-len(content) // piece_bytes)
         view = memoryview(content)
-        return tuple(
-            self._event(
+        for number in range(count):
+            line = orjson.dumps(
+                {name: head[name] for name in HEAD_FIELDS}
+                | {"piece": number, "pieces": count}
+                | {name: head[name] for name in FURTHER_FIELDS if name in head},
+                option=orjson.OPT_APPEND_NEWLINE,
+            )
+            yield self._event(
                 source,
                 message_id,
-                piece_fingerprint(digest.digest() + key_digest, number, count),
-                b"".join(
-                    (
-                        _head(
-                            reason,
-                            len(content),
-                            digest.hexdigest(),
-                            position,
-                            is_json=is_json,
-                            piece=number,
-                            pieces=count,
-                            own_key=own_key,
-                        ),
-                        view[number * PIECE_BYTES : (number + 1) * PIECE_BYTES],
-                    )
-                ),
-                reason,
+                piece_fingerprint(digest, number, count),
+                RAW + line[1:] + view[number * piece_bytes : (number + 1) * piece_bytes],
+                head["reason"],
                 FLAG_PIECE if number else 0,
             )
-            for number in range(count)
-        )
 
     def _event(
         self,
@@ -201,28 +242,20 @@ def _with_event(content: bytes, reason: str, digest: str, facts: Mapping[str, ob
     )
 
 
-def _head(
-    reason: str,
-    length: int,
-    digest: str,
-    position: int | None,
-    *,
-    is_json: bool,
-    piece: int = 0,
-    pieces: int = 1,
-    own_key: OwnKey | None = None,
-) -> bytes:
-    """Return the line before raw bytes."""
-    fields: dict[str, object] = {
-        "raw": True,
-        "reason": reason,
-        "length": length,
-        "sha256": digest,
-        "position": position,
-        "json": is_json,
-        "piece": piece,
-        "pieces": pieces,
-    }
-    if own_key is not None:
-        fields |= own_key.facts()
-    return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+def content_of(value: bytes) -> Content:
+    """
+    Return what a record's value says of its event, and its content, without parsing that.
+
+    Raises ValueError: no gateway wrote it.
+    """
+    if value.startswith(RAW):
+        end = value.index(b"\n", 0, HEAD_BYTES_MAX)
+        head, content = orjson.loads(value[:end]), value[end + 1 :]
+    else:
+        begin = _CONTENT.search(value)
+        if begin is None:
+            raise ValueError("it has no event")
+        head, content = orjson.loads(value[: begin.start()] + b"}"), value[begin.end() : -1]
+    if not {"length", "sha256"} <= head.keys():
+        raise ValueError("it has no length and hash")
+    return Content(head, content)

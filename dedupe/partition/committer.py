@@ -1,18 +1,21 @@
 """
 Committer: the seven steps by which a lane decides one batch, named as in docs/COMMIT.md.
 
-It waits only for the log, and repeats nothing: after any error the outcome of the batch is unknown, and the
-lane reads the log again.
+It waits only for the log, and repeats nothing but a part of what the log has refused for its records: after
+any other error the outcome of the batch is unknown, and the lane reads the log again.
 
 routes.post_events -> Router.submit -> Lane.submit -> **admit -> PartitionLog.append -> PartitionIndex.apply**
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import zip_longest
 
-from dedupe.decide.admission import NEW, SessionAdmission, Verdicts, admit
+import structlog
+
+from dedupe.decide.admission import NEW, NO_ORIGINAL, Admission, SessionAdmission, Verdicts, admit
 from dedupe.decide.committed import Committed, LastRecord
 from dedupe.decide.sessions import keys_of
+from dedupe.model.errors import FencedError, NotAppendedError, RecordsRefusedError
 from dedupe.model.record import build_record
 from dedupe.model.types import Event, Offset, Session
 from dedupe.partition.context import LaneContext
@@ -21,13 +24,34 @@ from dedupe.partition.partition_index import PartitionIndex
 from dedupe.partition.queue import Batch
 from dedupe.storage.log import PartitionLog
 
+CONFIRM_S = 1.0
+"""The longest that duplicates are answered without a word of the log: its topic may have been made anew."""
+
 
 class Committer:
     """Decides the batches of one lane, one strictly after another."""
 
     def __init__(
-        self, partition: int, partition_log: PartitionLog, context: LaneContext, counts: LaneCounts
+        self,
+        partition: int,
+        partition_log: PartitionLog,
+        context: LaneContext,
+        counts: LaneCounts,
+        *,
+        confirm_topic: Callable[[], Awaitable[None]],
+        limit_batches: Callable[[int], None],
     ) -> None:
+        """
+        Begin nothing yet.
+
+        Args:
+            partition: its number.
+            partition_log: the log.
+            context: see LaneContext.
+            counts: counts the verdicts.
+            confirm_topic: see Maintenance.confirm_topic.
+            limit_batches: see LaneQueue.limit_batches.
+        """
         self.replicate: Callable[[Committed], None] | None = None
         """Sends a commit to the worker that follows this lane; None if none does. Must not raise."""
         self._partition = partition
@@ -35,27 +59,74 @@ class Committer:
         self._context = context
         self._counts = counts
         self._has_begun_sessions = False
+        self._confirmed_at = 0.0  # when the log is known to be the index's, by the monotonic clock
+        self._confirm_topic = confirm_topic
+        self._limit_batches = limit_batches
+        self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
         self.appending_since: float | None = None
         """Since when an append waits for the log, monotonic."""
 
     def begin(self) -> None:
         """Begin after a fence: the log may have been created anew, without its notes."""
         self._has_begun_sessions = False
+        self._confirmed_at = self._context.clock.monotonic()
 
     async def commit(self, batch: Batch, index: PartitionIndex) -> Committed | None:
         """
         Look up, admit, append and commit, apply, answer.
+
+        A batch that the log refuses for its records is committed in halves, down to the one event.
 
         Args:
             batch: n >= 1 events.
             index: open, and at the end of the log.
 
         Returns:
-            The appended events; None if none was new. After any error the outcome of the events that were not
-            answered is unknown.
+            The events that were appended last; None if none was new. After any error the outcome of the
+            events that were not answered is unknown, after NotAppendedError they are not in the log.
         """
         self._crashpoint("take")
-        self._counts.note_taken(batch, self._context.clock.monotonic())
+        now = self._context.clock.monotonic()
+        self._counts.note_taken(batch, now)
+        try:
+            return await self._commit(batch, index, now)
+        except RecordsRefusedError as err:
+            self._note_refused(batch, err)
+            return await self._commit_less(batch, index, err)
+
+    def _note_refused(self, batch: Batch, err: RecordsRefusedError) -> None:
+        """Make smaller batches after a refusal for size, and have the settings of the log looked at."""
+        self._counts.note_refused()
+        if err.is_for_size and len(batch.events) > 1:
+            self._limit_batches(batch.size_bytes // 2)
+        self._logger.warning(
+            "the log refuses records: what fits is committed in parts, what fits nowhere is quarantined",
+            reason=str(err),
+            events=len(batch.events),
+        )
+        self._context.on_settings_doubted()
+
+    async def _commit_less(
+        self, batch: Batch, index: PartitionIndex, err: RecordsRefusedError
+    ) -> Committed | None:
+        """Commit a refused batch in halves; an event that is alone in it gets its verdict."""
+        if len(batch.events) == 1:
+            admission = Admission.TOO_LARGE if err.is_for_size else Admission.REFUSED
+            verdicts = Verdicts([admission], [NO_ORIGINAL])
+            self._counts.note_decided(batch, verdicts, index.window)
+            _answer(batch, verdicts, 0)
+            return None
+        committed: Committed | None = None
+        for half in batch.halves():
+            try:
+                last = await self._commit(half, index, self._context.clock.monotonic())
+            except RecordsRefusedError as refusal:
+                last = await self._commit_less(half, index, refusal)
+            committed = last or committed
+        return committed
+
+    async def _commit(self, batch: Batch, index: PartitionIndex, now: float) -> Committed | None:
+        """Commit a batch as a whole; `now` is by the monotonic clock."""
         known = index.index.lookup([event.key for event in batch.events])
         self._crashpoint("lookup")
         timestamp_ms = max(batch.received_ms, index.index.state.newest_timestamp_ms)
@@ -70,7 +141,12 @@ class Committer:
         recorded = () if sessions is None else sessions.recorded
         if new and recorded:
             await self._begin_sessions()
-        committed = await self._append(new, recorded, index, timestamp_ms) if new else None
+        committed: Committed | None = None
+        if new:
+            committed = await self._append(new, recorded, index, timestamp_ms)
+        elif now - self._confirmed_at > CONFIRM_S:
+            self._confirmed_at = now
+            await self._confirm_topic()
         self._counts.note_decided(batch, verdicts, index.window)
         _answer(batch, verdicts, 0 if committed is None else committed.base)
         if committed is not None and self.replicate is not None:
@@ -128,13 +204,16 @@ class Committer:
                 sessions,
             )
             index.apply(committed)
+        except (NotAppendedError, FencedError):
+            raise
         except BaseException:
             self._counts.note_doubt((event.key for event in new), state.applied_offset)
             raise
         finally:
             self.appending_since = None
         self._crashpoint("apply")
-        self._counts.note_commit(committed, self._context.clock.monotonic() - began)
+        self._confirmed_at = self._context.clock.monotonic()
+        self._counts.note_commit(committed, self._confirmed_at - began)
         return committed
 
 

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from dedupe.decide.sessions import SessionPolicy
 from dedupe.decide.window import WindowPolicy
 from dedupe.model.clock import Clock
+from dedupe.model.errors import NotAppendedError, OutcomeUnknownError
 from dedupe.model.identity import Identity
 from dedupe.partition.gate import IdentityGate
 from dedupe.partition.queue import QueueLimits
@@ -62,8 +63,17 @@ class LaneContext:
     load_skips: LoadSkips = no_skips
     on_log_time_refused: Callable[[], None] = lambda: None
     """Called after the log has refused a record for its log time."""
+    on_settings_doubted: Callable[[], None] = lambda: None
+    """Called after the log has refused records, or left a commit in doubt: its settings may have changed."""
     follow_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """Limits lanes that follow and read the log; lanes that will serve do not wait for them."""
     times: LaneTimes = field(default_factory=LaneTimes)
     rng: random.Random = field(default_factory=random.Random)
     crashpoint: Crashpoint | None = None  # tests end the process in it
+
+    def note_failure(self, err: BaseException) -> None:
+        """Tell of a failure that the settings of the log or a clock may have caused."""
+        if isinstance(err, NotAppendedError | OutcomeUnknownError):
+            self.on_settings_doubted()
+        if isinstance(err, NotAppendedError) and err.is_log_time_refused:
+            self.on_log_time_refused()

@@ -15,8 +15,6 @@ from dedupe.decide.committed import Committed, LastRecord
 from dedupe.model.errors import (
     GatewayError,
     IdentityMismatchError,
-    IndexCorruptError,
-    IndexUnavailableError,
     LogCorruptError,
     RetriableError,
 )
@@ -77,10 +75,7 @@ class Follower:
                     pause_s = times.backoff_max_s
                 except GatewayError as err:
                     self._report(err)
-                    if isinstance(err, IndexCorruptError):
-                        self._discard()
-                    elif isinstance(err, IndexUnavailableError):
-                        self._recovery.close()
+                    self._recovery.drop_after(err)
                     pause_s = min(2 * pause_s, times.backoff_max_s)
                 else:
                     pause_s = times.backoff_s
@@ -137,12 +132,6 @@ class Follower:
             _, end = await self._log.bounds()
             return end <= index.index.state.applied_offset
         return True
-
-    def _discard(self) -> None:
-        try:
-            self._recovery.discard()
-        except GatewayError as err:
-            self._report(err)
 
     def _report(self, err: GatewayError) -> None:
         self._logger.warning("partition cannot be followed now", error=f"{type(err).__name__}: {err}")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import structlog
 
 from dedupe.decide.recovery import reason_to_rebuild, sequence_gaps
-from dedupe.model.errors import IndexCorruptError
+from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.model.types import Entry, EventKey, Offset
 from dedupe.partition.context import LaneContext
 from dedupe.partition.metrics import LaneMetrics
@@ -150,6 +150,16 @@ class IndexRecovery:
         self._metrics.rebuilds += 1
         self._is_discarded = True
         self._context.store.discard(self._identity)
+
+    def drop_after(self, err: BaseException) -> None:
+        """Delete the index after an error by which it is damaged, and close it after one of its machine."""
+        if isinstance(err, IndexCorruptError):
+            try:
+                self.discard()
+            except IndexCorruptError as refusal:
+                self._logger.error("index cannot be deleted", error=str(refusal))
+        elif isinstance(err, IndexUnavailableError):
+            self.close()
 
     def close(self) -> None:
         """Close the index, if open."""

@@ -24,7 +24,6 @@ from dedupe.model.errors import (
     IndexCorruptError,
     IndexUnavailableError,
     LaneNotActiveError,
-    NotAppendedError,
     OutcomeUnknownError,
 )
 from dedupe.model.types import Entry, EventKey, Offset
@@ -36,7 +35,8 @@ from dedupe.partition.index_recovery import IndexRecovery
 from dedupe.partition.maintenance import Maintenance
 from dedupe.partition.metrics import LaneCounts, LaneMetrics
 from dedupe.partition.partition_index import PartitionIndex
-from dedupe.partition.queue import Batch, LaneQueue, QueuedSubmission
+from dedupe.partition.queue import Batch, LaneQueue
+from dedupe.partition.refusals import Refusals
 from dedupe.partition.state import TRANSITIONS, WITH_INDEX, LaneState
 from dedupe.partition.verifier import Verifier
 from dedupe.storage.index import DedupeIndex
@@ -73,8 +73,16 @@ class Lane:
         self._number = number
         self._wake = asyncio.Event()
         self._is_draining = False
-        self._committer = Committer(partition, partition_log, context, self.counts)
         self._maintenance = Maintenance(partition, partition_log, context, self._wake.set)
+        self._committer = Committer(
+            partition,
+            partition_log,
+            context,
+            self.counts,
+            confirm_topic=self._maintenance.confirm_topic,
+            limit_batches=self.queue.limit_batches,
+        )
+        self._refusals = Refusals(f"partition {partition} of {context.topic}", self.queue, self.counts)
         self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
 
     # ---- for callers
@@ -275,7 +283,7 @@ class Lane:
             try:
                 committed = await self._committer.commit(batch, index)
             except BaseException as err:  # a cancellation, too: only this frame has the batch
-                self._refuse(batch, err)
+                self._refusals.refuse_batch(batch, err)
                 raise
             if committed is not None and self.health.failures:
                 self.health.note_commit()
@@ -290,8 +298,7 @@ class Lane:
     async def _wait_for_log(self) -> None:
         """Wait until the log takes the next batch; meanwhile answer submissions whose deadline is over."""
         while (pause_s := self._log.pause_after_append_s) > PAUSE_S_MAX:
-            for expired in self.queue.take_expired():
-                self._refuse_untaken(expired)
+            self._refusals.refuse_expired()
             await asyncio.sleep(PAUSE_S_MAX)
         await asyncio.sleep(pause_s)
 
@@ -300,8 +307,7 @@ class Lane:
         while True:
             if self._maintenance.is_due and not self._is_draining:
                 self._maintenance.run()
-            for expired in self.queue.take_expired():
-                self._refuse_untaken(expired)
+            self._refusals.refuse_expired()
             batch = self.queue.take_batch()
             if batch.events:
                 return batch
@@ -309,14 +315,6 @@ class Lane:
                 return None
             self._wake.clear()
             await self._wake.wait()
-
-    async def _wait(self, seconds: float) -> None:
-        """Wait for `_wake`, but at most `seconds`; asyncio.timeout would cost more CPU."""
-        alarm = asyncio.get_running_loop().call_later(seconds, self._wake.set)
-        try:
-            await self._wake.wait()
-        finally:
-            alarm.cancel()
 
     # ---- failing and recovering
 
@@ -357,20 +355,10 @@ class Lane:
             self._logger.error("lane failed unexpectedly", state=self.state.value, exc_info=err)
         if self.state is not LaneState.FAILED:
             self._transition_to(LaneState.FAILED)
-        self._refuse_queued()
+        self._refusals.refuse_queued()
         self._maintenance.end()
-        if isinstance(err, NotAppendedError) and err.is_log_time_refused:
-            self._context.on_log_time_refused()
-        if isinstance(err, IndexCorruptError):
-            self._discard_index()
-        elif isinstance(err, IndexUnavailableError):
-            self.recovery.close()
-
-    def _discard_index(self) -> None:
-        try:
-            self.recovery.discard()
-        except IndexCorruptError as err:
-            self._logger.error("index cannot be deleted", error=str(err))
+        self._context.note_failure(err)
+        self.recovery.drop_after(err)
 
     def _pause_after(self, err: BaseException) -> float:
         """Return how many seconds to wait before the next recovery."""
@@ -381,28 +369,15 @@ class Lane:
         return pause_s
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait, at most until `drain`."""
+        """Wait, at most until `drain`; asyncio.timeout would cost more CPU."""
         self._wake.clear()
-        if self.should_run:
-            await self._wait(seconds)
-
-    def _refuse(self, batch: Batch, err: BaseException) -> None:
-        """Answer the submissions of a batch whose commit failed."""
-        self.counts.note_unknown(batch)
-        for queued, _ in batch.shares:
-            queued.fail(OutcomeUnknownError(f"commit failed: {type(err).__name__}"))
-
-    def _refuse_untaken(self, queued: QueuedSubmission) -> None:
-        """Answer a submission with events that were not decided."""
-        self.counts.note_untaken(queued)
-        kind = OutcomeUnknownError if queued.taken else LaneNotActiveError
-        queued.fail(
-            kind(f"partition {self.partition} of {self.topic} stopped serving", detail="it stopped serving")
-        )
-
-    def _refuse_queued(self) -> None:
-        for queued in self.queue.take_all():
-            self._refuse_untaken(queued)
+        if not self.should_run:
+            return
+        alarm = asyncio.get_running_loop().call_later(seconds, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            alarm.cancel()
 
     async def _release(self) -> None:
         """Release everything; steps without await come first, so that a cancellation skips none of them."""
@@ -414,11 +389,11 @@ class Lane:
             self._transition_to(LaneState.FAILED)
         if self.state is not LaneState.UNASSIGNED:
             self._transition_to(LaneState.UNASSIGNED)
-        self._refuse_queued()
+        self._refusals.refuse_queued()
         await self._log.close()
 
     def _transition_to(self, state: LaneState) -> None:
         assert state in TRANSITIONS[self.state], (self.state, state)
-        report = self._logger.debug if state is LaneState.FAILED else self._logger.info  # its error is logged
+        report = self._logger.debug if state is LaneState.FAILED else self._logger.info  # its error is told
         report("lane state", old=self.state.value, new=state.value)
         self.state = state

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import structlog
 
-from dedupe.model.errors import IndexCorruptError, RetriableError
+from dedupe.model.errors import IndexCorruptError, NotAppendedError, RetriableError
 from dedupe.model.types import Offset
 from dedupe.partition.context import LaneContext
 from dedupe.partition.partition_index import PartitionIndex
@@ -18,6 +18,8 @@ from dedupe.storage.log import PartitionLog
 SESSIONS_DELETED_MAX = 1_000
 """The limit of one run, which takes 5 ms."""
 
+CONFIRM_WAIT_S = 0.25
+"""The longest that a batch of duplicates waits for the log; one that does not answer is no other log."""
 
 SILENT_ROUNDS = 2
 """So many requests in a row without an answer mean a log that stores nothing; one may be a restart."""
@@ -37,6 +39,8 @@ class Maintenance:
         self._index: PartitionIndex | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._bounds: asyncio.Task[tuple[Offset, Offset]] | None = None
+        self._asked: asyncio.Task[bool] | None = None  # whether the topic is the same
+        self._is_anew = False  # the topic, since the index was opened
         self._known_end: Offset = 0  # of the log when its bounds were requested
         self._reported_start: Offset = 0
         self.unanswered = 0  # requests in a row
@@ -59,14 +63,33 @@ class Maintenance:
         """Note that the log has answered, to whatever request."""
         self.unanswered, self._silent_since_ms = 0, None
 
+    async def confirm_topic(self) -> None:
+        """
+        Ask the log whether its topic is still the one of the index.
+
+        Waits for CONFIRM_WAIT_S, and not at all while the log is silent; a later answer makes `run` due.
+
+        Raises:
+            NotAppendedError: the topic was made anew, so the index is not its.
+        """
+        if self._asked is None:
+            self._asked = asyncio.ensure_future(self._log.has_same_topic())
+            self._asked.add_done_callback(self._on_topic)
+        if not self.unanswered:
+            await asyncio.wait({self._asked}, timeout=CONFIRM_WAIT_S)
+            await asyncio.sleep(0)  # for `_on_topic`
+        self._check_topic()
+
     def run(self) -> None:
         """
         Check that log and index have the whole window, and delete sessions that are too old.
 
         Raises:
-            RetriableError: the log has lost its end, so copies of lost events are new.
+            RetriableError: the log has lost its end, or its topic was made anew: copies of lost events are
+                new.
             IndexCorruptError, IndexUnavailableError: the index must be rebuilt, or opened again.
         """
+        self._check_topic()
         index, bounds = self._index, self._bounds
         assert index is not None
         assert bounds is not None
@@ -89,6 +112,22 @@ class Maintenance:
         if self._bounds is not None:
             self._bounds.cancel()
             self._bounds = None
+        if self._asked is not None:
+            self._asked.cancel()
+            self._asked = None
+        self._is_anew = False
+
+    def _check_topic(self) -> None:
+        if self._is_anew:
+            raise NotAppendedError(f"topic {self._context.topic} was deleted, and perhaps made anew")
+
+    def _on_topic(self, asked: "asyncio.Task[bool]") -> None:
+        if asked is not self._asked:
+            return  # for an index that is closed
+        self._asked = None
+        if not asked.cancelled() and asked.exception() is None and not asked.result():
+            self._is_anew = self.is_due = True
+            self._wake()
 
     def _schedule(self, pause_s: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(pause_s, self._request_bounds)
@@ -96,8 +135,14 @@ class Maintenance:
     def _request_bounds(self) -> None:
         assert self._index is not None
         self._known_end = self._index.index.state.applied_offset
-        self._bounds = asyncio.ensure_future(self._log.bounds())
+        self._bounds = asyncio.ensure_future(self._look())
         self._bounds.add_done_callback(self._on_bounds)
+
+    async def _look(self) -> tuple[Offset, Offset]:
+        """Return the bounds of the log. Raises RetriableError."""
+        if not await self._log.has_same_topic():
+            self._is_anew = True
+        return await self._log.bounds()
 
     def _on_bounds(self, bounds: "asyncio.Task[tuple[Offset, Offset]]") -> None:
         if bounds is not self._bounds:

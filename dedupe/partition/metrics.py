@@ -74,6 +74,7 @@ class LaneMetrics:
     sessions_fenced: int = 0  # events of client sessions: their client uses a newer epoch
     sessions_expired: int = 0  # events of client sessions that are over
     restored_records: int = 0
+    refused_batches: int = 0  # by the log for their records, at the first attempt
     skipped_records: int = 0  # by recovery, as an operator decided
     restore_lag: int = 0  # offsets still to replay
 
@@ -132,9 +133,16 @@ class LaneCounts:
         """Remember events that may be committed from this offset on."""
         self._in_doubt, self._in_doubt_from = set(keys), applied_offset
 
-    def note_unknown(self, batch: Batch) -> None:
-        """Count a batch whose commit failed."""
-        self._metrics.tally.unknown += len(batch.events)
+    def note_refused(self) -> None:
+        """Count a batch that the log has refused for its records, once."""
+        self._metrics.refused_batches += 1
+
+    def note_failed(self, batch: Batch, *, is_in_doubt: bool) -> None:
+        """Count the events of a batch whose commit failed, and that have no outcome."""
+        if is_in_doubt:
+            self._metrics.tally.unknown += batch.undecided
+        else:
+            self._metrics.tally.refused += batch.undecided
 
     def note_untaken(self, queued: QueuedSubmission) -> None:
         """Count the events of a submission that were not decided."""

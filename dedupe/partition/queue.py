@@ -9,12 +9,12 @@ event have the same source, so the order between sources does not matter.
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from dedupe.decide.admission import Admission
 from dedupe.model.errors import LaneSaturatedError
-from dedupe.model.types import Event, Offset
+from dedupe.model.types import Event, Offset, size_of
 from dedupe.submission import Outcomes, Submission
 
 QUANTUM_BYTES = 64 * 1024
@@ -71,6 +71,26 @@ class Batch:
         self.received_ms = max(self.received_ms, submission.received_ms)
         self.queued_at = min(self.queued_at, queued.queued_at)
 
+    @property
+    def undecided(self) -> int:
+        """The number of its events without an outcome; the lane has taken no later batch."""
+        taken = {id(queued): queued.taken - len(queued.offsets) for queued, _ in self.shares}
+        return sum(taken.values())
+
+    def halves(self) -> "tuple[Batch, Batch]":
+        """Return its events as two batches, in order; it has at least two."""
+        middle = left = len(self.events) // 2
+        first, second = replace(self, shares=[]), replace(self, shares=[])
+        first.events, second.events = self.events[:middle], self.events[middle:]
+        for queued, count in self.shares:
+            own = min(count, left)
+            left -= own
+            first.shares += [(queued, own)] if own else []
+            second.shares += [(queued, count - own)] if count > own else []
+        for half in (first, second):
+            half.size_bytes = size_of(half.events)
+        return first, second
+
 
 BATCH_EVENTS_MAX = 1_000
 """The limit of one commit, which blocks the event loop."""
@@ -103,9 +123,25 @@ class LaneQueue:
 
     def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
+        self._batch_bytes_max = limits.batch_bytes_max
         self._sources: OrderedDict[str, _SourceQueue] = OrderedDict()  # none empty, the next one first
         self.events = 0
         self.size_bytes = 0
+
+    def limit_batches(self, size_bytes: int) -> None:
+        """Make batches of at most so many bytes from now on, and of no more than the limits say."""
+        self._batch_bytes_max = min(size_bytes, self._limits.batch_bytes_max)
+
+    def allow_batches(self, size_bytes: int) -> None:
+        """Make batches as large as the log is known to take; 0: that is not known, but may be all."""
+        self._batch_bytes_max = self._limits.batch_bytes_max
+        if size_bytes:
+            self.limit_batches(size_bytes)
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """The limit of a batch of several events, in bytes."""
+        return self._batch_bytes_max
 
     def check_capacity(self, submission: Submission) -> None:
         """
@@ -175,7 +211,7 @@ class LaneQueue:
         """Move the next events of a submission; return whether the batch, not the round, has ended it."""
         submission, before = queued.submission, len(batch.events)
         events_left = self._limits.batch_events_max - before
-        bytes_left = self._limits.batch_bytes_max - batch.size_bytes
+        bytes_left = self._batch_bytes_max - batch.size_bytes
         count, size_bytes = len(submission.events), submission.size_bytes
         cost = size_bytes + count * EVENT_COST_BYTES
         if not queued.taken and count <= events_left and size_bytes <= bytes_left and cost <= own.credit:
@@ -196,7 +232,7 @@ class LaneQueue:
             events_left -= 1
             bytes_left -= size_bytes
         own.credit = credit
-        batch.size_bytes = self._limits.batch_bytes_max - bytes_left
+        batch.size_bytes = self._batch_bytes_max - bytes_left
         if count := len(batch.events) - before:
             batch.add(queued, count)
         return is_full

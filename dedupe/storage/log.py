@@ -50,6 +50,13 @@ class PartitionLog(Protocol):
             RetriableError: the log cannot be reached or did not answer in time; call again.
         """
 
+    async def has_same_topic(self) -> bool:
+        """
+        Whether the topic is the one that was fenced last, not one of the same name that was made anew.
+
+        Raises RetriableError: nobody knows now.
+        """
+
     async def bounds(self) -> tuple[Offset, Offset]:
         """
         Return (log start, last stable offset); no effect on writers.
@@ -94,10 +101,11 @@ class PartitionLog(Protocol):
             The first record's offset; the others follow without gaps.
 
         Raises:
+            RecordsRefusedError: the log takes no batch of these records; nothing is or will be committed.
             NotAppendedError: nothing is or will be committed.
             OutcomeUnknownError: all n or none are committed; a fence and a read show which.
             FencedError: another writer has fenced the partition; nothing is or will be committed.
-            In each case the writer must fence before its next append.
+            In each case but the first the writer must fence before its next append.
         """
 
     @property

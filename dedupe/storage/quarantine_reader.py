@@ -15,13 +15,10 @@ import orjson
 import structlog
 
 from dedupe.model.errors import LogCorruptError
-from dedupe.model.quarantine import HEAD_BYTES_MAX, RAW
+from dedupe.model.quarantine import content_of
 from dedupe.model.record import HEADER_REASON, parse_identity
 from dedupe.model.types import EventKey, Fingerprint, LogRecord, Offset
 from dedupe.storage.log import LogStore, PartitionLog
-
-_CONTENT = re.compile(rb',"(event|head)":')
-"""The beginning of the last field of a value with an event; nothing before it can match."""
 
 logger = structlog.get_logger(__name__)
 
@@ -315,9 +312,12 @@ def parse_kept(record: LogRecord, partition: int) -> Kept | None:
     """
     try:
         identity = parse_identity(record)
-        head, content = _split(record)
-    except LogCorruptError as err:
-        logger.warning("record skipped", partition=partition, reason=str(err))
+        head, content = content_of(record.value)
+    except (LogCorruptError, ValueError) as err:
+        reason = str(err)
+        if isinstance(err, ValueError):
+            reason = f"record at offset {record.offset} was not quarantined by a gateway: {err}"
+        logger.warning("record skipped", partition=partition, reason=reason)
         return None
     return Kept(
         place=Place(partition, record.offset),
@@ -329,24 +329,3 @@ def parse_kept(record: LogRecord, partition: int) -> Kept | None:
         head=head,
         content=content,
     )
-
-
-def _split(record: LogRecord) -> tuple[Mapping[str, Any], bytes]:
-    """Return the head and the content of a record's value. Raises LogCorruptError."""
-    value = record.value
-    try:
-        if value.startswith(RAW):
-            end = value.index(b"\n", 0, HEAD_BYTES_MAX)
-            head, content = orjson.loads(value[:end]), value[end + 1 :]
-        else:
-            begin = _CONTENT.search(value)
-            if begin is None:
-                raise ValueError("it has no event")
-            head, content = orjson.loads(value[: begin.start()] + b"}"), value[begin.end() : -1]
-        if not {"length", "sha256"} <= head.keys():
-            raise ValueError("it has no length and hash")
-    except ValueError as err:
-        raise LogCorruptError(
-            f"record at offset {record.offset} was not quarantined by a gateway: {err}"
-        ) from err
-    return head, content

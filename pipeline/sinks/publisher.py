@@ -28,9 +28,6 @@ RETRY_AFTER_S = 1.0  # without a Retry-After header
 RETRIED = frozenset({408, 425, 429})
 """And every 5xx, of the gateway or of a proxy."""
 
-STRICT = "handling=strict"
-"""Of a body that one value has damaged the gateway takes nothing: a value is one event, or is rejected."""
-
 BAD_BODIES = frozenset({"invalid_json", "body_too_large"})
 """Codes of a 400 that one event may cause: the others are posted without it."""
 
@@ -139,7 +136,7 @@ def _requests(events: Iterable[_Posted]) -> Iterator[tuple[str, list[_Posted]]]:
 def _post(client: httpx.Client, write_key: str, events: list[_Posted]) -> PostedCounts:
     body = b'{"batch":[' + b",".join(event.value for event in events) + b"]}"
     fingerprints = [event.fingerprint for event in events if event.fingerprint is not None]
-    headers = {"Prefer": STRICT}
+    headers = {"Prefer": "handling=strict"}  # else parts of a value that is no JSON could be taken for events
     if len(fingerprints) == len(events):
         headers["Gateway-Fingerprints"] = ",".join(fingerprints)
     if any(event.session for event in events):

@@ -33,7 +33,7 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         httpx.post(f"{gateway.url}/v1/events", content=b"", auth=("k", ""))
         httpx.post(f"{gateway.url}/v1/events", json=[5], auth=("k", "")).raise_for_status()
         text = httpx.get(f"{gateway.admin_url}/metrics").text
-    shown = set(re.findall(r"^([a-z_]+)(?:\{| )", text, flags=re.MULTILINE))
+    shown = set(re.findall(r"^(?:# TYPE )?([a-z_]+)(?:\{| )", text, flags=re.MULTILINE))
     jobs = "".join(path.read_text() for path in (ROOT / "pipeline").rglob("*.py"))
     counted = set(re.findall(r'"(pipeline_[a-z_]+)"', jobs))
     return shown | counted | {f"{name}_total" for name in counted}

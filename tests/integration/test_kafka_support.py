@@ -131,8 +131,7 @@ def test_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 def test_missing_jars_are_told_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka, "LIBS", tmp_path / "libs")
     monkeypatch.setattr(shutil, "which", lambda _: "java")
 
     with pytest.raises(KafkaBrokerError, match="run `make test` once"):
-        KafkaBroker(tmp_path / "kafka").start()
+        KafkaBroker(tmp_path / "kafka", libs=tmp_path / "libs").start()

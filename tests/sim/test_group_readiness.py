@@ -10,16 +10,19 @@ from tests.support.sim.sim_log import LEADER
 async def test_worker_that_does_not_reach_an_owner_is_not_ready_while_another_does() -> None:
     async with GroupWorld(*NAMES) as group:
         await begin(group)
-        owner, follower = owner_and_follower(group)
-        group.net.cut(owner.name, follower.name)
+        one, third, other = (group.owner_of(lane) for lane in range(3))
+        assert one is not None
+        assert other is not None
+        assert third not in (one, other)
+        group.net.cut(one.name, other.name)  # both reach the third one, which owns a clean lane
         await asyncio.sleep(10)
 
-        assert sorted((owner.is_open, follower.is_open)) == [False, True]
+        assert sorted((one.is_open, other.is_open)) == [False, True]
         for _ in range(20):
             await asyncio.sleep(1)
             assert [worker.is_open for worker in group.alive].count(False) == 1
         assert group.slowest_s < 10
-        group.net.mend(owner.name, follower.name)
+        group.net.mend(one.name, other.name)
         assert await group.until(lambda: all(worker.is_open for worker in group.alive)) < 12
         await group.settle()
         await group.judge()
@@ -40,11 +43,14 @@ async def test_path_one_way_takes_one_worker_out() -> None:
 async def test_log_that_answers_nobody_takes_nobody_out() -> None:
     async with GroupWorld(*NAMES) as group:
         await begin(group)
+        for number in range(6):
+            group.stream(f"z{number}")
         for worker in group.alive:
             worker.world.connection.is_available = False
         for _ in range(60):
             await asyncio.sleep(0.5)
             assert all(worker.is_open for worker in group.alive)
+        assert not any(worker.owned & {0, 1} for worker in group.alive)
         for worker in group.alive:
             worker.world.connection.is_available = True
         await group.settle()

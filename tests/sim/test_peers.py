@@ -2,9 +2,11 @@
 
 import asyncio
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.peers.connection import Connection
 from app.peers.errors import UnknownKindError
@@ -506,3 +508,17 @@ async def test_link_that_is_replaced_more_than_twice_in_ten_seconds_is_down() ->
             group.net.reset("a", "b")
             await asyncio.sleep(0.1)
             assert group.link("a", "b").is_up is is_up
+
+
+async def test_refused_worker_says_why() -> None:
+    group = Group("a", "b", "c", b=replace(LIMITS, versions=Versions(9, 8)))
+    group.peers["c"] = Peers(
+        "c", secret=SECRET + b"!", clock=LoopClock(), network=group.net.network("c"), rng=Random(3)
+    )
+    with capture_logs() as logs:
+        async with running(group, is_linked=False):
+            await asyncio.sleep(3)
+    why = {(log["worker"], log["why"]) for log in logs if log["event"] == "no connection to a worker"}
+    assert ("b", "refused by b: this worker speaks no version of the frames that it speaks") in why
+    assert ("c", "refused by c: this worker has another GATEWAY_IDENTITY_SECRET") in why
+    assert ("a", "refused by a: this worker has another GATEWAY_IDENTITY_SECRET") in why

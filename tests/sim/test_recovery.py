@@ -16,7 +16,7 @@ from dedupe.model.types import Entry, Event, EventKey
 from dedupe.partition.state import LaneState
 from dedupe.router import Router
 from dedupe.storage.index import IndexUpdate
-from tests.sim.world import ManualClock, World
+from tests.sim.world import CLEAN, ManualClock, World
 from tests.support.sim.faults import SimFaults
 from tests.support.sim.memory_index import MemoryIndex
 
@@ -119,8 +119,9 @@ async def test_event_whose_old_copy_the_replay_meets_is_not_counted_for_it() -> 
         await world.deliver([other])
     world.told.clear()
     committed, unknown = lane.metrics.tally.accepted, lane.metrics.tally.unknown
-    world.log.rng.faults = SimFaults(refuse=1.0)
+    world.log.rng.faults = SimFaults(delay_append=1.0)
     assert not await world.send([first])
+    world.log.partition(CLEAN.name, first.partition).in_flight = None  # it never arrives
     world.disk.damage(world.index_identity(lane.partition))
     world.log.rng.faults = SimFaults()
     await world.wait_until_active()

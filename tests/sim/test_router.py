@@ -16,7 +16,7 @@ from dedupe.model.errors import (
     DiskFullError,
     LaneNotActiveError,
     LaneSaturatedError,
-    OutcomeUnknownError,
+    NotAppendedError,
 )
 from dedupe.model.types import Event, NewRecord
 from dedupe.partition.lane import Lane
@@ -77,7 +77,7 @@ async def test_requests_that_wait_for_a_lane_are_answered_as_soon_as_it_fails() 
     world.log.partition(CLEAN.name, 0).outage_calls = 10**9
 
     async with asyncio.timeout(60):
-        with pytest.raises(OutcomeUnknownError):
+        with pytest.raises(NotAppendedError):
             await begun
         with pytest.raises(LaneNotActiveError):
             await waiting

@@ -303,7 +303,7 @@ async def test_sessions_keep_every_promise(seed: int, seen: Counter[Admission]) 
 if ARE_AS_PLANNED:
 
     def test_histories_see_every_answer(seen: Counter[Admission]) -> None:
-        assert set(seen) == set(Admission)
+        assert set(seen) == set(Admission) - {Admission.TOO_LARGE, Admission.REFUSED}  # test_refused_records
 
 
 async def _send(world: SessionWorld, oracle: Oracle, client: Client, rng: Random) -> None:

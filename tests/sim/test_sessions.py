@@ -30,7 +30,7 @@ async def test_events_kept_apart_are_counted_though_their_request_fails() -> Non
         await world.ask(world.sent(2, client=here, epoch=1), world.sent(1, client=there))
 
     here_tally, there_tally = (lane.metrics.tally for lane in router.lanes)
-    assert (here_tally.accepted, here_tally.rejected, there_tally.unknown) == (1, 1, 1)
+    assert (here_tally.accepted, here_tally.rejected, there_tally.refused) == (1, 1, 1)
     assert (router.totals.accepted, router.totals.unknown, router.totals.received) == (1, 2, 3)
 
 

@@ -12,10 +12,10 @@ from tests.support.sim.faults import SimFaults
 
 
 @pytest.mark.parametrize(
-    ("fault", "accepted", "unknown"), [(SimFaults(lose_reply=1.0), 2, 0), (SimFaults(refuse=1.0), 1, 1)]
+    ("fault", "accepted", "refused"), [(SimFaults(lose_reply=1.0), 2, 0), (SimFaults(refuse=1.0), 1, 1)]
 )
 async def test_event_in_doubt_is_counted_as_what_became_of_it(
-    fault: SimFaults, accepted: int, unknown: int
+    fault: SimFaults, accepted: int, refused: int
 ) -> None:
     world = World()
     lane = (await world.start()).lanes[0]
@@ -28,7 +28,8 @@ async def test_event_in_doubt_is_counted_as_what_became_of_it(
     await world.wait_until_active()
 
     assert lane.counts.since_offset == since_offset
-    assert (lane.metrics.tally.accepted, lane.metrics.tally.unknown) == (accepted, unknown)
+    tally = lane.metrics.tally
+    assert (tally.accepted, tally.refused, tally.unknown) == (accepted, refused, 0)
     world.judge()
 
 

@@ -19,7 +19,13 @@ from dedupe.decide.recovery import RecordCheck
 from dedupe.decide.sessions import SessionPolicy
 from dedupe.decide.window import WindowPolicy
 from dedupe.model.clock import Deadline
-from dedupe.model.errors import DiskFullError, LaneNotActiveError, LaneSaturatedError, RetriableError
+from dedupe.model.errors import (
+    DiskFullError,
+    LaneNotActiveError,
+    LaneSaturatedError,
+    NotAppendedError,
+    RetriableError,
+)
 from dedupe.model.identity import Identity, fingerprint_of
 from dedupe.model.quarantine import Quarantine
 from dedupe.model.record import HEADER_GATEWAY, parse_identity
@@ -56,7 +62,7 @@ PATIENCE_S = 120.0
 """How long a lane may need until it serves, of virtual time: whoever waits longer would wait for ever."""
 SLACK_S = 0.01
 """What others may do first when a deadline is over."""
-UNTAKEN = (LaneNotActiveError, LaneSaturatedError, DiskFullError)
+UNTAKEN = (LaneNotActiveError, LaneSaturatedError, DiskFullError, NotAppendedError)
 """Answers which say that the request has left no trace."""
 
 STOPPED = "stopped"
@@ -369,6 +375,10 @@ class World:
         if admission is Admission.CONFLICT:
             self.in_quarantine.add(content)
             self.conflicts[content] = place
+            return
+        if admission in (Admission.TOO_LARGE, Admission.REFUSED):
+            self.in_quarantine.add(content)
+            assert not self._is_told(self.told, event.message_id), "a stored event was refused"
             return
         assert not self._is_told(self.conflicts, content), "a conflict became a success"
         if offset < self.log.partition(CLEAN.name, event.partition).log_start:

@@ -18,6 +18,7 @@ from aiokafka.record.util import calc_crc32c
 
 from dedupe.model.types import Offset
 
+MESSAGE_TOO_LARGE = 10
 OUT_OF_ORDER_SEQUENCE = 45
 INVALID_PRODUCER_EPOCH = 47
 INVALID_TXN_STATE = 48
@@ -70,6 +71,7 @@ class SimPartitionLog:
         self.shown_end: Offset | None = None  # a deposed leader's, who has not noticed; None: all is shown
         self.open_since: Offset | None = None  # where a transaction of a stranger begins
         self.forgets_after_s = PRODUCER_EXPIRATION_S
+        self.message_bytes_max: int | None = None
         self.takes_older_epochs = False
         """Whether sequence numbers alone are looked at, as Redpanda does outside of transactions."""
         self._now = now
@@ -97,6 +99,8 @@ class SimPartitionLog:
     def append(self, raw: bytes) -> tuple[int, Offset]:
         """Take a batch; return an error code and its offset."""
         self.settle()
+        if self.message_bytes_max is not None and len(raw) > self.message_bytes_max:
+            return MESSAGE_TOO_LARGE, -1  # before anything of its producer is looked at
         header = DefaultRecordBatch(raw)
         epoch, sequence, records = header.producer_epoch, header.base_sequence, len(list(header))
         producer = self._producers.get(header.producer_id)
@@ -182,6 +186,9 @@ class SimKafka:
         self.timeouts = 0  # transactions that the coordinator has ended by itself
         self._now = now
         self.first_epoch = 0
+        self.topic_id = b"\1" * 16
+        self.has_log_append_time = False
+        self.log_time_ms = 1
         self._ids: dict[str, Transactions] = {}
         self._producer_ids = count(1000)
 

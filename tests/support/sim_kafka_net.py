@@ -15,12 +15,13 @@ from random import Random
 from typing import Any, NamedTuple
 
 from aiokafka.protocol.api import RequestHeader_v1, RequestStruct
+from aiokafka.protocol.types import TaggedFields
 
-from dedupe.storage.kafka.wire import MetadataRequest
+from dedupe.storage.kafka.wire import MetadataRequest, TopicIdsRequest
 from tests.support.sim_kafka import OFFSET_OUT_OF_RANGE, SimKafka
 from tests.support.virtual_time import VirtualTimeLoop
 
-KINDS: list[Any] = [*RequestStruct.__subclasses__(), MetadataRequest]
+KINDS: list[Any] = [*RequestStruct.__subclasses__(), MetadataRequest, TopicIdsRequest]
 STRUCTS = {(kind.API_KEY, kind.API_VERSION): kind for kind in KINDS}
 
 SPOKEN = {
@@ -37,6 +38,7 @@ NO_OFFSET = -1
 NOT_COORDINATOR = 16
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, API_VERSIONS = 0, 1, 2, 3, 10, 18
+DESCRIBE_CONFIGS = 32
 INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, END_TXN = 22, 24, 26
 OF_COORDINATOR = (INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, END_TXN)
 
@@ -162,6 +164,8 @@ class SimKafkaNet:
         header: Any = RequestHeader_v1.SCHEMA.decode(buffer)
         api, version, correlation_id, _ = header
         kind = STRUCTS[api, version]
+        if kind.FLEXIBLE_VERSION:
+            TaggedFields.decode(buffer)
         request: Any = kind.decode(buffer)
         self.requests.append(request)
         await asyncio.sleep(0)
@@ -239,6 +243,7 @@ class SimKafkaNet:
             fields = {
                 METADATA: self._metadata,
                 API_VERSIONS: self._api_versions,
+                DESCRIBE_CONFIGS: self._configs,
                 SASL_HANDSHAKE: self._sasl_handshake,
                 SASL_AUTHENTICATE: self._sasl_authenticate,
                 FIND_COORDINATOR: self._coordinator,
@@ -268,7 +273,9 @@ class SimKafkaNet:
         kafka = self.kafka
         if api == PRODUCE:
             _, partition, raw = batch_of(request)
-            return encoded(_produced(request, *kafka.partitions[partition].append(raw)))
+            log = kafka.partitions[partition]
+            log_time_ms = kafka.log_time_ms if kafka.has_log_append_time else -1
+            return encoded(_produced(request, *log.append(raw), log_time_ms=log_time_ms))
         name = request.transactional_id
         if api == INIT_PRODUCER_ID:
             fields = kafka.init_producer_id(name, request.transaction_timeout_ms)
@@ -287,7 +294,14 @@ class SimKafkaNet:
     def _api_versions(self, _request: Any) -> tuple[Any, ...]:
         return 0, [(key, *versions) for key, versions in (SPOKEN | self.versions).items()]
 
-    def _metadata(self, _request: Any) -> tuple[Any, ...]:
+    def _configs(self, request: Any) -> tuple[Any, ...]:
+        ((kind, name, _),) = request.resources
+        value = "LogAppendTime" if self.kafka.has_log_append_time else "CreateTime"
+        return 0, [(0, "", kind, name, [("message.timestamp.type", value, False, 1, False, [])])]
+
+    def _metadata(self, request: Any) -> tuple[Any, ...]:
+        if isinstance(request, TopicIdsRequest):
+            return {}, 0, [], "sim", 0, [(0, self.kafka.topic, self.kafka.topic_id, False, [], 0, {})], 0, {}
         brokers = [(node, HOST, port, None) for node, port in enumerate(PORTS)]
         partitions: list[Any] = [
             (0, n, self.kafka.leader, 0, [0, 1], [0, 1], []) for n in range(len(self.kafka.partitions))
@@ -343,10 +357,10 @@ def batch_of(request: Any) -> tuple[str, int, bytes]:
     return topic, partition, raw
 
 
-def _produced(request: Any, code: int, offset: int, throttle_ms: int = 0) -> Any:
+def _produced(request: Any, code: int, offset: int, throttle_ms: int = 0, *, log_time_ms: int = -1) -> Any:
     """Return the answer to a Produce of one batch."""
     topic, partition, _ = batch_of(request)
-    fields: list[Any] = [partition, code, offset, -1]
+    fields: list[Any] = [partition, code, offset, -1 if code else log_time_ms]
     if request.API_VERSION >= 5:
         fields.append(0)
     if request.API_VERSION >= 8:

@@ -14,7 +14,7 @@ import yaml
 from app.settings.model import Settings
 from app.settings.section import load
 from dedupe.storage.kafka.rights import NEEDED_OF_TOPICS
-from dedupe.storage.kafka.topics import Demands
+from dedupe.storage.kafka.setting_rules import Demands
 from tests.support.documents import ROOT, blocks_of
 from tests.support.kafka_tools import lines_of
 
@@ -150,6 +150,7 @@ def test_topics_made_by_hand_for_old_brokers_are_good(demands: Demands) -> None:
     (line,) = lines_of(blocks_of(PAGE, "sh", "Brokers before 3.6")[0])
     made = dict(re.findall(r"--config ([a-z.]+)=(\S+)", line))
     made["max.message.bytes"] = made.pop("max.message.bytes", "1048588")
+    made["segment.bytes"] = made.pop("segment.bytes", "1073741824")
     for name, (is_good, _) in demands.topic_rules().items():
         known = "message.timestamp.difference.max.ms" if name.startswith("message.timestamp.") else name
         value = made[name] if name in made else made[known]

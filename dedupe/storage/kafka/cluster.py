@@ -9,11 +9,14 @@ with the topic, and `offsets.retention.minutes` after its last write.
 """
 
 import asyncio
+import math
 from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
+from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaError, for_code
+from aiokafka.protocol.admin import DescribeConfigsRequest_v2
 from aiokafka.protocol.api import RequestStruct
 from aiokafka.protocol.commit import OffsetCommitRequest_v3, OffsetFetchRequest_v3
 from aiokafka.protocol.coordination import FindCoordinatorRequest_v1
@@ -25,10 +28,12 @@ from dedupe.storage.kafka.broker_connection import BrokerConnection, ConnectionP
 from dedupe.storage.kafka.config import Address, KafkaConfig
 from dedupe.storage.kafka.wire import (
     CONSUMER,
+    NO_TOPIC_ID,
     READ_COMMITTED,
     READ_UNCOMMITTED,
     metadata_request,
     response_for,
+    topic_id_request,
 )
 
 EARLIEST, LATEST = -2, -1  # instead of a timestamp
@@ -42,6 +47,7 @@ RESPONSE_BYTES_MAX = 16 * 1024 * 1024
 LEADER_TRIES = 15  # a second and a half: as long as an election may take
 LEADER_RETRY_S = 0.1
 NO_MEMBER = -1  # the generation of a group without members
+TOPIC_ID_S = 0.5
 BROKER_RETENTION = -1  # keep a commit for as long as the broker keeps others
 
 
@@ -65,6 +71,7 @@ class KafkaCluster:
         """Brokers for requests that any broker answers, in the order in which they are tried."""
         self._connections = ConnectionPool(config, response_bytes_max=RESPONSE_BYTES_MAX)
         self._leaders: dict[TopicPartition, Address] = {}
+        self._topic_ids: dict[str, tuple[float, asyncio.Task[bytes]]] = {}  # and when each was asked for
 
     async def send(self, broker: Address, request: RequestStruct) -> Any:
         """
@@ -116,6 +123,30 @@ class KafkaCluster:
         self._any = [*dict.fromkeys(address for address in (*self._any, *known) if address in known)]
         controller = brokers.get(metadata["controller_id"])
         return Cluster(metadata["cluster_id"], controller, brokers, metadata["topics"])
+
+    async def topic_id(self, topic: str) -> bytes:
+        """
+        Return the id that tells a topic from one of the same name that was made anew.
+
+        All who ask within TOPIC_ID_S share one request.
+
+        Returns:
+            16 bytes; NO_TOPIC_ID if the cluster gives topics no ids, or there is no such topic.
+
+        Raises:
+            RetriableError: no answer.
+        """
+        now = asyncio.get_running_loop().time()
+        asked_at, asked = self._topic_ids.get(topic, (-math.inf, None))
+        if asked is None or now - asked_at > TOPIC_ID_S or (asked.done() and asked.exception()):
+            asked = asyncio.ensure_future(self._ask_topic_id(topic))
+            asked.add_done_callback(_retrieve)
+            self._topic_ids[topic] = now, asked
+        return await asyncio.shield(asked)
+
+    async def topic_settings(self, topic: str) -> dict[str, str | None]:
+        """Return the effective settings that the cluster shows of a topic. Raises RetriableError."""
+        return configs_in(await self.send_to_any(configs_request(ConfigResourceType.TOPIC, topic)))
 
     async def partitions_of(self, topic: str) -> int:
         _, described = await self._describe_topic(topic)
@@ -206,6 +237,17 @@ class KafkaCluster:
         """Close all connections."""
         self._connections.close()
 
+    async def _ask_topic_id(self, topic: str) -> bytes:
+        try:
+            response = await self.send_to_any(topic_id_request(topic))
+        except ConfigurationError:  # a broker of before topic ids
+            return NO_TOPIC_ID
+        (described,) = response.to_object()["topics"]
+        code, topic_id = described["error_code"], described["topic_id"]
+        if code not in (0, UNKNOWN_TOPIC):
+            raise RetriableError(f"cannot describe topic {topic}: {error_name(code)}")
+        return bytes(topic_id)
+
     async def _describe_topic(self, topic: str) -> tuple[Cluster, dict[str, Any]]:
         """Return the topic, known or unknown, within its cluster. Raises RetriableError: another error."""
         cluster = await self.describe(topic)
@@ -264,6 +306,27 @@ def unauthorized(group: str) -> ConfigurationError:
 def error_name(code: int) -> str:
     """Return the name of an error code of Kafka's."""
     return for_code(code).__name__
+
+
+def configs_request(kind: ConfigResourceType, name: str) -> DescribeConfigsRequest_v2:
+    """Return a request for the settings of a topic or a broker."""
+    return DescribeConfigsRequest_v2([(kind, name, None)], False)
+
+
+def configs_in(response: Any) -> dict[str, str | None]:
+    """Return the effective settings of one topic or broker; none if the cluster does not show them."""
+    return {
+        setting: value
+        for code, _, _, _, entries in response.resources
+        if code == 0
+        for setting, value, *_ in entries
+    }
+
+
+def _retrieve(asked: "asyncio.Task[bytes]") -> None:
+    """Mark the error of a request as retrieved, for which nobody waits any more."""
+    if not asked.cancelled():
+        asked.exception()
 
 
 def _raise_for_group(group: str, code: int) -> None:

@@ -15,17 +15,29 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from dedupe.model.clock import Clock
-from dedupe.model.errors import FencedError, GatewayError, NotAppendedError, RetriableError
+from dedupe.model.errors import (
+    FencedError,
+    GatewayError,
+    NotAppendedError,
+    RecordsRefusedError,
+    RetriableError,
+)
 from dedupe.model.types import LogRecord, NewRecord, Offset
 from dedupe.storage.kafka.cluster import EARLIEST, LATEST, NO_OFFSET, KafkaCluster, group_of
 from dedupe.storage.kafka.config import Address, KafkaConfig
 from dedupe.storage.kafka.group import KafkaMembership
 from dedupe.storage.kafka.probe import EPOCHS_LEFT, probe_path
-from dedupe.storage.kafka.producer import EPOCH_OF_ROTATION, RENEW_S, FencedProducer
+from dedupe.storage.kafka.producer import (
+    EPOCH_OF_ROTATION,
+    RENEW_S,
+    FencedProducer,
+    LogAppendTimeError,
+    log_append_time_of,
+)
 from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
 from dedupe.storage.kafka.self_test import check_fencing
 from dedupe.storage.kafka.transactions import ANSWER_S
-from dedupe.storage.kafka.wire import PROBE_HEADERS, ProducerIdAndEpoch
+from dedupe.storage.kafka.wire import NO_TOPIC_ID, PROBE_HEADERS, ProducerIdAndEpoch
 from dedupe.storage.log import Crashpoint, no_crashpoint
 
 PAUSE_AFTER_APPEND_S = 0.0015
@@ -130,6 +142,8 @@ class KafkaLog:
         self._expected: Offset = 0
         self._abandoned_fences = 0
         self._answer_s = ANSWER_S
+        self._topic_id = NO_TOPIC_ID
+        self._has_log_append_time = False  # as the last append has shown
         self._leader: Address | None = None
         self._older: ProducerIdAndEpoch | None = None  # an epoch that the leader knows to be over
         self._throttled_s = 0.0  # by producers of before
@@ -151,9 +165,12 @@ class KafkaLog:
 
     async def fence(self) -> Offset:
         self._discard()
+        if self._has_log_append_time:
+            await self._check_timestamp_type()
         cluster, crashpoint = self._store.cluster, self._store.crashpoint
         producer = self._producer = FencedProducer(self._config, self._tp, cluster, crashpoint=crashpoint)
         try:
+            self._topic_id = await cluster.topic_id(self._tp.topic)
             _, before = await self.bounds()
             await producer.start(answer_s=self._answer_s)
             _, end = await self.bounds()
@@ -177,6 +194,11 @@ class KafkaLog:
         self._expected = end
         self._renew_after(RENEW_S)
         return end
+
+    async def has_same_topic(self) -> bool:
+        """See PartitionLog; True where the cluster gives topics no ids."""
+        topic_id = await self._store.cluster.topic_id(self._tp.topic)
+        return self._topic_id in (topic_id, NO_TOPIC_ID)
 
     async def bounds(self) -> tuple[Offset, Offset]:
         start, end = await self._store.cluster.offsets(self._tp, EARLIEST, LATEST)
@@ -224,7 +246,10 @@ class KafkaLog:
                 self._abandoned_fences -= 1
                 raise NotAppendedError("fenced, probably by an earlier attempt of its own") from err
             raise
-        except BaseException:
+        except RecordsRefusedError:
+            raise
+        except BaseException as err:
+            self._has_log_append_time = isinstance(err, LogAppendTimeError)
             self._discard()
             raise
         finally:
@@ -292,6 +317,13 @@ class KafkaLog:
             self._renew_after(RENEW_S)
         finally:
             self._renewal = None
+
+    async def _check_timestamp_type(self) -> None:
+        """Raise RetriableError while the brokers replace the timestamps of the topic's records."""
+        settings = await self._store.cluster.topic_settings(self._tp.topic)
+        if settings.get("message.timestamp.type") == "LogAppendTime":
+            raise RetriableError(log_append_time_of(self._tp.topic))
+        self._has_log_append_time = False
 
     async def _why_unmarked(self, end: Offset) -> str:
         """Return why readers do not see the marker of a fence below the last stable offset, `end`."""

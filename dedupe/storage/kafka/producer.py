@@ -19,9 +19,15 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from dedupe.model.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
+from dedupe.model.errors import (
+    FencedError,
+    NotAppendedError,
+    OutcomeUnknownError,
+    RecordsRefusedError,
+    RetriableError,
+)
 from dedupe.model.types import NewRecord, Offset
-from dedupe.storage.kafka.broker_connection import ConnectionPool
+from dedupe.storage.kafka.broker_connection import BrokerConnection, ConnectionPool
 from dedupe.storage.kafka.cluster import LATEST, KafkaCluster, transactional_id_of
 from dedupe.storage.kafka.config import Address, KafkaConfig
 from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
@@ -35,7 +41,14 @@ from dedupe.storage.kafka.transactions import (
     UnknownProducerError,
     raise_for_code,
 )
-from dedupe.storage.kafka.wire import PRODUCE, PRODUCE_VERSIONS, ProduceCodec, Produced, ProducerIdAndEpoch
+from dedupe.storage.kafka.wire import (
+    CREATE_TIME,
+    PRODUCE,
+    PRODUCE_VERSIONS,
+    ProduceCodec,
+    Produced,
+    ProducerIdAndEpoch,
+)
 from dedupe.storage.log import Crashpoint
 
 REFUSED_CODES = frozenset({2, 3, 10, 18, 19, 29, 31, INVALID_TIMESTAMP, 44, 45, 87})
@@ -45,6 +58,14 @@ records of a deleted topic are gone), MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, 
 TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED, INVALID_TIMESTAMP, POLICY_VIOLATION,
 OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_RECORD. Any other error may follow an append: a leader that is deposed
 while it waits for replicas answers NOT_LEADER_OR_FOLLOWER about a batch that may stay.
+"""
+
+SIZE_SETTINGS = {10: "max.message.bytes", 18: "segment.bytes"}
+"""The settings of the topic by which MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE refuse a batch."""
+INVALID_RECORD = 87
+"""
+A refusal of content, as is one of size: the leader has not looked at the sequence number of the batch, so the
+producer goes on with it.
 """
 
 RENEW_S = 3600.0
@@ -61,6 +82,10 @@ SEQUENCES = 2**31
 """Sequence numbers of a producer start again at 0 here."""
 
 NO_PRODUCER = ProducerIdAndEpoch(-1, -1)
+
+
+class LogAppendTimeError(OutcomeUnknownError):
+    """The records are in the log, and the broker has replaced their timestamps, by which the window is."""
 
 
 class FencedProducer:
@@ -125,8 +150,8 @@ class FencedProducer:
             The first record's offset: `expected`, or a later one if only markers lie between.
 
         Raises:
-            NotAppendedError, FencedError, OutcomeUnknownError: see PartitionLog.append. The
-            producer must be discarded.
+            RecordsRefusedError: see PartitionLog.append; the producer goes on.
+            NotAppendedError, FencedError, OutcomeUnknownError: the same; the producer must be discarded.
         """
         is_in_doubt = False
         try:
@@ -146,14 +171,13 @@ class FencedProducer:
                 is_in_doubt = True
                 produced = self._produce.decode(await response)
             if produced.throttle_s:
-                connection.note_throttle(produced.throttle_s)
-                self._paused_until = asyncio.get_running_loop().time() + produced.throttle_s
-                self._throttled_s += produced.throttle_s
+                self._note_throttle(connection, produced.throttle_s)
             is_in_doubt = produced.code not in REFUSED_CODES
-            raise_for_code("Produce", produced.code)
+            if produced.code or produced.log_time_ms != CREATE_TIME:
+                self._raise_for(produced, len(batch))
             if produced.offset != expected:
                 await self._check_gap(produced, expected)
-        except FencedError:
+        except (FencedError, LogAppendTimeError):
             raise
         except (RetriableError, KafkaError, OSError) as err:
             problem = self._config.explain(err)
@@ -220,6 +244,25 @@ class FencedProducer:
     def confirmed_for_s(self) -> float:
         """How long ago the coordinator confirmed the epoch; infinite after a renewal that failed."""
         return asyncio.get_running_loop().time() - self._confirmed_at
+
+    def _raise_for(self, produced: Produced, size_bytes: int) -> None:
+        """Raise the error of a response's code, or of the timestamps that the broker has replaced."""
+        topic = self._tp.topic
+        if setting := SIZE_SETTINGS.get(produced.code):
+            raise RecordsRefusedError(
+                f"topic {topic} takes no record batch of {size_bytes} bytes: raise its {setting}"
+            )
+        if produced.code == INVALID_RECORD:
+            says = f"topic {topic} takes no such record: look for what its brokers check records by"
+            raise RecordsRefusedError(says, is_for_size=False)
+        raise_for_code("Produce", produced.code)
+        raise LogAppendTimeError(log_append_time_of(topic))
+
+    def _note_throttle(self, connection: BrokerConnection, seconds: float) -> None:
+        """Send nothing more over a connection that the leader does not read, since a quota is used up."""
+        connection.note_throttle(seconds)
+        self._paused_until = asyncio.get_running_loop().time() + seconds
+        self._throttled_s += seconds
 
     def _must_renew(self) -> bool:
         """
@@ -320,5 +363,13 @@ class FencedProducer:
         )
         for index, (timestamp_ms, key, value, headers) in enumerate(records):
             if batch.append(index, timestamp_ms, key, value, headers) is None:  # type: ignore[arg-type] # invariant
-                raise NotAppendedError("the records do not fit into one record batch")
+                raise RecordsRefusedError("the records do not fit into one record batch")
         return bytes(batch.build())
+
+
+def log_append_time_of(topic: str) -> str:
+    """Return the sentence on a topic whose brokers replace the timestamps of records."""
+    return (
+        f"topic {topic} has message.timestamp.type=LogAppendTime, so the window would be measured by other "
+        "times than the gateway's: set it to CreateTime"
+    )

@@ -1,36 +1,40 @@
 """
-Creates the gateway's topics, and checks topics and brokers at every start (rule R8).
+Creates the gateway's topics, and checks topics and brokers at every start and while it runs (rule R8).
 
-Compaction, short retention or another partition count of a topic would break the promise silently and much
-later; so production refuses to start on it, and development warns.
+Production refuses to start on settings that break the promise, and development warns. A running gateway warns
+and goes on serving.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import structlog
 from aiokafka.admin.config_resource import ConfigResourceType
-from aiokafka.protocol.admin import CreateTopicsRequest_v3, DescribeConfigsRequest_v2
+from aiokafka.protocol.admin import CreateTopicsRequest_v3
 
 from dedupe.model.errors import ConfigurationError, RetriableError
+from dedupe.storage.kafka.cluster import (
+    UNKNOWN_TOPIC,
+    configs_in,
+    configs_request,
+    error_name,
+)
 from dedupe.storage.kafka.log import KafkaStore
-from dedupe.storage.kafka.producer import RENEW_S
+from dedupe.storage.kafka.setting_rules import (
+    OFFSETS,
+    REMOTE_WAIT,
+    REPLICATION_FACTOR_MIN,
+    TRANSACTIONS,
+    Demands,
+    notes_on_broker,
+    problems_of,
+    tiered_problem,
+    transaction_rules,
+)
+from dedupe.storage.notes import PIN, Pin
+from dedupe.storage.setting_problems import Inspection, Level, Problem, tell
 
-REPLICATION_FACTOR_MIN = 3
-TIMESTAMP_AFTER_MAX_MS = 3_600_000
-"""A record further in the future, from a wrong clock, would move every window past its ids."""
-TIMESTAMP_BEFORE_MAX_MS = 43_200_000
-"""A record older than this, from a clock behind, could be deleted while it is inside the window, since
-retention is the window and a day; and a leader forgets a producer by the time of its last record."""
-OWNER_TRUSTED_MS = 2 * round(RENEW_S * 1000)
-"""How long brokers must remember an owner, and the epochs it has fenced: twice its time between checks."""
-PRODUCER_EXPIRATION_MIN_MS = TIMESTAMP_BEFORE_MAX_MS + OWNER_TRUSTED_MS
-TIMESTAMP_BEFORE_CREATED_MS = 3_600_000
-"""The value of topics that the gateway creates: it finds a clock that is an hour wrong."""
-MESSAGE_BYTES_DEFAULT = 1024 * 1024
-"""About Kafka's own default, so that a larger batch limit fits later."""
 TOPIC_ALREADY_EXISTS, INVALID_CONFIG, NOT_CONTROLLER = 36, 40, 41
 TOO_OLD = (
     ". Brokers before Kafka 3.6 do not know message.timestamp.before.max.ms and after.max.ms, and some "
@@ -38,12 +42,10 @@ TOO_OLD = (
 )
 """What follows the refusal of a setting."""
 LEADER_POLL_S = 0.1
-LISTENER = "listener.name."
+BATCH_HEAD_BYTES = 61
+"""What a record batch has besides its records."""
 
 logger = structlog.get_logger(__name__)
-
-Rules: TypeAlias = Mapping[str, tuple[Callable[[str], bool], str]]
-"""Per setting: the test of a value, and the demand that a bad one breaks."""
 
 
 class TopicSpec(NamedTuple):
@@ -54,119 +56,14 @@ class TopicSpec(NamedTuple):
     partitions_setting: str  # the variable that sets `partitions`
 
 
-@dataclass(frozen=True, slots=True)
-class Demands:
-    """The demands of the gateway's settings on every topic and broker."""
-
-    retention_ms: int  # at least; window + 1 day
-    batch_bytes_max: int
-    transaction_timeout_ms: int
-
-    def topic_rules(self) -> Rules:
-        """Return the rules for every topic."""
-        return {
-            "cleanup.policy": (
-                lambda value: value == "delete",
-                "must be delete: compaction would remove records that the index is rebuilt from",
-            ),
-            "retention.ms": (
-                lambda value: int(value) == -1 or int(value) >= self.retention_ms,
-                f"must be at least {self.retention_ms} (GATEWAY_RETENTION): deleted ids are forgotten",
-            ),
-            "retention.bytes": (
-                lambda value: int(value) == -1,
-                "must be -1: a size limit deletes records inside the window",
-            ),
-            "message.timestamp.type": (
-                lambda value: value == "CreateTime",
-                "must be CreateTime: the window is measured by the gateway's timestamps",
-            ),
-            "message.timestamp.after.max.ms": (
-                lambda value: int(value) <= TIMESTAMP_AFTER_MAX_MS,
-                f"must be at most {TIMESTAMP_AFTER_MAX_MS}: one wrong clock would end every window",
-            ),
-            "message.timestamp.before.max.ms": (
-                lambda value: int(value) <= TIMESTAMP_BEFORE_MAX_MS,
-                f"must be at most {TIMESTAMP_BEFORE_MAX_MS}: of a record with an old timestamp, retention "
-                "deletes it at once, and leaders forget the fenced epochs",
-            ),
-            "max.message.bytes": (
-                lambda value: int(value) >= self.batch_bytes_max,
-                f"must be at least {self.batch_bytes_max} (it follows GATEWAY_EVENT_BYTES_MAX): "
-                "the broker would refuse full batches",
-            ),
-            "unclean.leader.election.enable": (
-                lambda value: value == "false",
-                "must be false: an unclean election loses acknowledged events",
-            ),
-            "min.insync.replicas": (
-                lambda value: int(value) >= 2,
-                "must be at least 2: with 1, losing a single broker can lose acknowledged events",
-            ),
-        }
-
-    def broker_rules(self) -> Rules:
-        """Return the rules for every broker."""
-        return {
-            "producer.id.expiration.ms": (
-                lambda value: int(value) >= PRODUCER_EXPIRATION_MIN_MS,
-                f"must be at least {PRODUCER_EXPIRATION_MIN_MS}: a leader would forget a fenced epoch before "
-                "the fenced gateway has to confirm its own",
-            ),
-            "transactional.id.expiration.ms": (
-                lambda value: int(value) >= OWNER_TRUSTED_MS,
-                f"must be at least {OWNER_TRUSTED_MS}: the coordinator would forget an owner before that has "
-                "to confirm its epoch, and the next owner would not fence it",
-            ),
-            "connections.max.idle.ms": (
-                lambda value: 0 < int(value) <= OWNER_TRUSTED_MS,
-                f"must be between 1 and {OWNER_TRUSTED_MS}: a gateway that was frozen until the leader had "
-                "forgotten its epoch could write once more over its old connection",
-            ),
-            "transaction.max.timeout.ms": (
-                lambda value: int(value) >= self.transaction_timeout_ms,
-                f"must be at least {self.transaction_timeout_ms}: the broker would refuse every takeover",
-            ),
-            "transaction.state.log.replication.factor": (
-                lambda value: int(value) >= REPLICATION_FACTOR_MIN,
-                f"must be at least {REPLICATION_FACTOR_MIN}: while the only broker that knows a "
-                "partition's owner is down, no gateway can take it over",
-            ),
-            "transaction.state.log.min.isr": (
-                lambda value: int(value) >= 2,
-                "must be at least 2: with 1, losing a single broker can lose a partition's owner",
-            ),
-        }
-
-    def configs(self, replication_factor: int) -> dict[str, str]:
-        """Return the settings of new topics, which do not depend on the broker's defaults."""
-        return {
-            "cleanup.policy": "delete",
-            "retention.ms": str(self.retention_ms),
-            "retention.bytes": "-1",
-            "message.timestamp.type": "CreateTime",
-            "message.timestamp.after.max.ms": str(TIMESTAMP_AFTER_MAX_MS),
-            "message.timestamp.before.max.ms": str(TIMESTAMP_BEFORE_CREATED_MS),
-            "max.message.bytes": str(max(self.batch_bytes_max, MESSAGE_BYTES_DEFAULT)),
-            "unclean.leader.election.enable": "false",
-            "min.insync.replicas": str(min(2, replication_factor)),
-        }
-
-
-class Inspection(NamedTuple):
-    """The problems, a sentence each."""
-
-    wrong: list[str]
-    """Final in every mode."""
-    unsafe: list[str]
-    """Refused in production, warned of in development."""
-
-
 async def prepare_topics(
     store: KafkaStore, specs: Sequence[TopicSpec], demands: Demands, *, is_development: bool
-) -> None:
+) -> Inspection:
     """
     Check all topics and brokers; in development create missing topics, and warn of unsafe settings.
+
+    Returns:
+        What was found and is not refused.
 
     Raises:
         ConfigurationError: final; one line for each problem.
@@ -174,13 +71,13 @@ async def prepare_topics(
     """
     if is_development:
         await create_topics(store, specs, demands, replication_factor=1)
-    wrong, unsafe = await inspect_topics(store, specs, demands)
-    if not is_development:
-        wrong, unsafe = wrong + unsafe, []
-    if wrong:
+    found = await inspect_topics(store, specs, demands)
+    refused = (Level.WRONG,) if is_development else (Level.WRONG, Level.UNSAFE)
+    if wrong := [problem.text for problem in found.problems if problem.level in refused]:
         raise ConfigurationError("\n".join(wrong))
-    for problem in unsafe:
-        logger.warning("unsafe for production", problem=problem)
+    for problem in found.problems:
+        tell(problem)
+    return found
 
 
 async def create_topics(
@@ -209,29 +106,52 @@ async def create_topics(
 
 async def inspect_topics(store: KafkaStore, specs: Sequence[TopicSpec], demands: Demands) -> Inspection:
     """Check topics and brokers; changes nothing. Raises RetriableError: the cluster did not answer."""
-    wrong: list[str] = []
-    unsafe: list[str] = []
+    counts: list[Problem] = []
+    problems: list[Problem] = []
+    batch_bytes: dict[str, int] = {}
+    on_brokers, brokers_wait = await _broker_problems(store, demands)
     for spec in specs:
         partitions = await store.partitions_of(spec.name)
         if partitions != spec.partitions:
-            wrong.append(_wrong_count(spec, partitions))
+            counts.append(await _wrong_count(store, spec, partitions))
         if partitions:
-            unsafe += await _topic_problems(store, spec, demands)
-    unsafe += await _broker_problems(store, demands)
-    return Inspection(wrong, unsafe)
+            found, configs = await _topic_problems(store, spec, demands)
+            problems += found + tiered_problem(spec.name, configs, brokers_wait=brokers_wait)
+            if limit := configs.get("max.message.bytes"):
+                batch_bytes[spec.name] = int(limit) - BATCH_HEAD_BYTES
+    problems += on_brokers + await _problems_of_kafka_topics(store)
+    return Inspection(counts + problems, batch_bytes)
 
 
-def _wrong_count(spec: TopicSpec, partitions: int) -> str:
+async def _wrong_count(store: KafkaStore, spec: TopicSpec, partitions: int) -> Problem:
+    """Return the problem of a topic with another number of partitions than the settings say."""
     if partitions == 0:
-        return (
+        text = (
             f"topic {spec.name} does not exist: create it with {spec.partitions} partitions "
             f"and replication factor {REPLICATION_FACTOR_MIN}, or with `gateway topics create`"
         )
-    return (
+        return Problem(Level.WRONG, spec.name, "partitions", text)
+    if partitions > spec.partitions and await _is_pinned(store, spec):
+        text = (
+            f"topic {spec.name} was begun with {spec.partitions} partitions and was given more since, "
+            f"{partitions} now: the gateway uses the first {spec.partitions}, and the others must stay empty"
+        )
+        return Problem(Level.WARNING, spec.name, "partitions", text)
+    text = (
         f"topic {spec.name} has {partitions} partitions but {spec.partitions_setting} says "
         f"{spec.partitions}: the number decides where copies of an event meet, so it must not change once "
-        "events are stored. A topic that was given more partitions since cannot be used: begin a new one"
+        "events are stored"
     )
+    return Problem(Level.WRONG, spec.name, "partitions", text)
+
+
+async def _is_pinned(store: KafkaStore, spec: TopicSpec) -> bool:
+    """Whether the topic's pin has the number of partitions of the settings."""
+    try:
+        text = (await store.notes(PIN, spec.name)).get(0)
+        return text is not None and Pin.decode(text).partitions == spec.partitions
+    except ConfigurationError:  # the pin cannot be read
+        return False
 
 
 async def _create(store: KafkaStore, spec: TopicSpec, demands: Demands, replication_factor: int) -> None:
@@ -268,57 +188,52 @@ async def _wait_for_leaders(store: KafkaStore, spec: TopicSpec) -> None:
         raise RetriableError(f"the partitions of topic {spec.name} have no leaders yet") from err
 
 
-async def _topic_problems(store: KafkaStore, spec: TopicSpec, demands: Demands) -> list[str]:
-    """Return one sentence for each rule that a topic breaks."""
+async def _topic_problems(
+    store: KafkaStore, spec: TopicSpec, demands: Demands
+) -> tuple[list[Problem], Mapping[str, str | None]]:
+    """Return the problems of a topic, and its settings."""
     (topic,) = (await store.cluster.describe(spec.name)).topics
     if topic["error_code"] != 0:
         raise RetriableError(f"topic {spec.name} is not known to every broker yet")
-    replication_factor = min(len(partition["replicas"]) for partition in topic["partitions"])
-    request = _configs_request(ConfigResourceType.TOPIC, spec.name)
-    configs = _configs_in(await store.cluster.send_to_any(request))
-    problems = []
-    if replication_factor < REPLICATION_FACTOR_MIN:
-        problems.append(
-            f"topic {spec.name}: replication factor is {replication_factor}, "
-            f"must be at least {REPLICATION_FACTOR_MIN}"
-        )
-    return problems + _broken(f"topic {spec.name}", configs, demands.topic_rules())
+    configs = await store.cluster.topic_settings(spec.name)
+    problems = _replicas_problem(spec.name, topic)
+    return problems + problems_of(f"topic {spec.name}", spec.name, configs, demands.topic_rules()), configs
 
 
-async def _broker_problems(store: KafkaStore, demands: Demands) -> list[str]:
-    """Return one sentence for each rule that a broker breaks."""
-    problems = []
-    for node_id, broker in (await store.cluster.describe()).brokers.items():
-        request = _configs_request(ConfigResourceType.BROKER, str(node_id))
-        configs = _configs_in(await store.cluster.send(broker, request))
-        problems += _broken(f"broker {node_id}", configs, demands.broker_rules())
+def _replicas_problem(name: str, topic: Mapping[str, Any]) -> list[Problem]:
+    replicas = min(len(partition["replicas"]) for partition in topic["partitions"])
+    if replicas >= REPLICATION_FACTOR_MIN:
+        return []
+    text = f"topic {name}: replication factor is {replicas}, must be at least {REPLICATION_FACTOR_MIN}"
+    return [Problem(Level.UNSAFE, name, "replication factor", text)]
+
+
+async def _problems_of_kafka_topics(store: KafkaStore) -> list[Problem]:
+    """Return the problems of Kafka's own topics, of owners and of notes, as far as they exist."""
+    problems: list[Problem] = []
+    for topic in (await store.cluster.describe(TRANSACTIONS, OFFSETS)).topics:
+        name, code = topic["topic"], topic["error_code"]
+        if code == UNKNOWN_TOPIC:
+            continue  # Kafka creates it at its first use
+        if code != 0:
+            text = f"topic {name}: the cluster does not show its replicas ({error_name(code)})"
+            problems.append(Problem(Level.NOT_SHOWN, name, "replication factor", text))
+            continue
+        problems += _replicas_problem(name, topic)
+        if name == TRANSACTIONS:
+            configs = await store.cluster.topic_settings(name)
+            problems += problems_of(f"topic {name}", name, configs, transaction_rules())
     return problems
 
 
-def _configs_request(kind: ConfigResourceType, name: str) -> DescribeConfigsRequest_v2:
-    return DescribeConfigsRequest_v2([(kind, name, None)], False)
-
-
-def _configs_in(response: Any) -> dict[str, str | None]:
-    """Return the effective settings of one topic or broker; none if the cluster hides them."""
-    configs: dict[str, str | None] = {}
-    for code, message, _, resource, entries in response.resources:
-        if code != 0:
-            raise ConfigurationError(f"settings of {resource} cannot be read: Kafka error {code} {message}")
-        configs.update({setting: value for setting, value, *_ in entries})
-    return configs
-
-
-def _broken(whose: str, configs: Mapping[str, str | None], rules: Rules) -> list[str]:
-    """
-    Return one sentence for each rule that a setting breaks; a hidden setting breaks none.
-
-    A rule holds for a listener's own value, too (`listener.name.NAME.SETTING`).
-    """
-    return [
-        f"{whose}: {setting} is {value}, {demand}"
-        for name, (is_good, demand) in rules.items()
-        for setting, value in configs.items()
-        if setting == name or (setting.startswith(LISTENER) and setting.endswith(f".{name}"))
-        if value is not None and not is_good(value)
-    ]
+async def _broker_problems(store: KafkaStore, demands: Demands) -> tuple[list[Problem], bool]:
+    """Return the problems of all brokers, and whether each waits for tiered records, or may."""
+    problems: list[Problem] = []
+    waits = True
+    for node_id, broker in (await store.cluster.describe()).brokers.items():
+        request = configs_request(ConfigResourceType.BROKER, str(node_id))
+        configs = configs_in(await store.cluster.send(broker, request))
+        whose = f"broker {node_id}"
+        problems += problems_of(whose, "", configs, demands.broker_rules()) + notes_on_broker(whose, configs)
+        waits = waits and (not configs or REMOTE_WAIT in configs)
+    return problems, waits

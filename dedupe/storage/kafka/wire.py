@@ -7,16 +7,31 @@ record batch is constant for a partition.
 
 import struct
 from collections.abc import Sequence
+from io import BytesIO
 from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
+from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.api import RequestStruct, Response
-from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
+from aiokafka.protocol.types import (
+    Array,
+    Boolean,
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Schema,
+    String,
+    TaggedFields,
+)
 
 from dedupe.model.errors import RetriableError
 from dedupe.model.record import HEADER_FENCE_TEST
 from dedupe.model.types import Offset
 
+UUID_BYTES = 16
+NO_TOPIC_ID = bytes(UUID_BYTES)
+"""In a request instead of an id, and in the response of a cluster whose topics have none."""
 PRODUCE, PRODUCE_VERSIONS = 0, (3, 4, 5, 6, 7, 8)
 """They differ in the response only, behind the offset; from version 9 on the encoding is another one."""
 ALL_REPLICAS = -1
@@ -27,11 +42,14 @@ CONSUMER = -1
 PROBE_HEADERS: list[tuple[str, bytes | None]] = [(HEADER_FENCE_TEST, b"")]
 """The headers of the record that tests whether a broker fences; readers skip it."""
 
+CREATE_TIME = -1
+"""In a response to Produce: the records have kept their timestamps."""
+
 _NO_TRANSACTIONAL_ID = struct.pack(">h", -1)
 _ONE_ELEMENT = struct.pack(">i", 1)
 _HEAD = 10  # key, version, correlation id, and the empty client.id
 _INT = struct.Struct(">i")
-_CODE_AND_OFFSET = struct.Struct(">hq")
+_CODE_OFFSET_AND_TIME = struct.Struct(">hqq")
 
 
 class ProducerIdAndEpoch(NamedTuple):
@@ -46,6 +64,7 @@ class Produced(NamedTuple):
 
     code: int
     offset: Offset  # the batch's base offset, if the code is 0
+    log_time_ms: int  # CREATE_TIME, or what the broker has replaced all timestamps by
     throttle_s: float  # the time for which the broker does not read from the connection
 
 
@@ -107,18 +126,18 @@ class ProduceCodec:
 
     def decode(self, response: bytes) -> Produced:
         """
-        Return the error code, the batch's base offset, and the throttle time, which is the last field.
+        Return the error code, the batch's base offset, its log time, and the throttle time, the last field.
 
         Raises:
             RetriableError: the response is cut off, or about another partition.
         """
         size = len(self._partition)
-        is_whole = len(response) >= size + _CODE_AND_OFFSET.size + _INT.size
+        is_whole = len(response) >= size + _CODE_OFFSET_AND_TIME.size + _INT.size
         if not is_whole or not response.startswith(self._partition):
             raise RetriableError("a broker's response to Produce is not about its partition")
-        code, offset = _CODE_AND_OFFSET.unpack_from(response, size)
+        code, offset, log_time_ms = _CODE_OFFSET_AND_TIME.unpack_from(response, size)
         (throttle_ms,) = _INT.unpack_from(response, len(response) - _INT.size)
-        return Produced(code, offset, max(throttle_ms, 0) / 1000)
+        return Produced(code, offset, log_time_ms, max(throttle_ms, 0) / 1000)
 
 
 class MetadataResponse(Response):
@@ -171,6 +190,88 @@ class MetadataRequest(RequestStruct):
         ("include_cluster_authorized_operations", Boolean),
         ("include_topic_authorized_operations", Boolean),
     )
+
+
+class Uuid(AbstractType[bytes]):
+    """16 bytes; aiokafka has no such type."""
+
+    @classmethod
+    def encode(cls, value: bytes) -> bytes:
+        return value
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> bytes:
+        return data.read(UUID_BYTES)
+
+
+class TopicIdsResponse(Response):
+    """Version 10 of Metadata, the first one with topic ids, behind the tags of its header."""
+
+    API_KEY = 3
+    API_VERSION = 10
+    SCHEMA = Schema(
+        ("header_tags", TaggedFields),
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            CompactArray(
+                ("node_id", Int32),
+                ("host", CompactString()),
+                ("port", Int32),
+                ("rack", CompactString()),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("cluster_id", CompactString()),
+        ("controller_id", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("error_code", Int16),
+                ("topic", CompactString()),
+                ("topic_id", Uuid),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("error_code", Int16),
+                        ("partition", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", CompactArray(Int32)),
+                        ("isr", CompactArray(Int32)),
+                        ("offline_replicas", CompactArray(Int32)),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("cluster_authorized_operations", Int32),
+        ("tags", TaggedFields),
+    )
+
+
+class TopicIdsRequest(RequestStruct):
+    """See TopicIdsResponse."""
+
+    API_KEY = 3
+    API_VERSION = 10
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = TopicIdsResponse
+    SCHEMA = Schema(
+        ("topics", CompactArray(("topic_id", Uuid), ("topic", CompactString()), ("tags", TaggedFields))),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_cluster_authorized_operations", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+def topic_id_request(topic: str) -> TopicIdsRequest:
+    """Return a request for the id of a topic; it makes no broker create the topic."""
+    return TopicIdsRequest([(NO_TOPIC_ID, topic, {})], False, False, False, {})
 
 
 def metadata_request(topics: Sequence[str], *, with_operations: bool = False) -> MetadataRequest:

@@ -249,6 +249,10 @@ class SqliteLog:
             left -= len(records)
             batch_max = min(READ_GROWTH * batch_max, self._limits.read_records_max)
 
+    async def has_same_topic(self) -> bool:
+        """See PartitionLog; True, as the file is this process's alone."""
+        return True
+
     async def probe(self) -> None:
         """See PartitionLog; there is no network."""
 

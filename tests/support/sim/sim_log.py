@@ -11,14 +11,20 @@ Lane.submit -> admit -> **PartitionLog.append** -> DedupeIndex.apply
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 
 import structlog
 
-from dedupe.model.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
+from dedupe.model.errors import (
+    FencedError,
+    NotAppendedError,
+    OutcomeUnknownError,
+    RecordsRefusedError,
+    RetriableError,
+)
 from dedupe.model.types import LogRecord, NewRecord, Offset
 from dedupe.storage.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
 from tests.support.sim.faults import NO_FAULTS, OnFault, SimDice, SimFaults, ignore_fault
@@ -60,6 +66,9 @@ class SimPartition:
         self.outage_calls = 0  # so many calls are not taken
         self.is_stuck = False  # its replicas do not answer, and so no append is answered
         self.refused_appends = 0  # so many appends are not taken
+        self.record_bytes_max: int | None = None  # of a batch, keys and values
+        self.refuses: Callable[[NewRecord], bool] = lambda _record: False  # for its content
+        self.incarnation = 0  # of the topic
 
     @property
     def high_watermark(self) -> Offset:
@@ -94,6 +103,12 @@ class SimPartition:
                 raise NotAppendedError(f"the log ends at {self.end} and not at {request.expected}")
             request.base = self._append(request.records)
         return request.base
+
+    def begin_anew(self) -> None:
+        """Be another, empty topic of the same name; whoever writes to it is unknown to it."""
+        incarnation, limit = self.incarnation, self.record_bytes_max
+        self.__init__()  # type: ignore[misc]
+        self.incarnation, self.record_bytes_max = incarnation + 1, limit
 
     def intrude(self, record: NewRecord) -> Offset:
         """Append a record of somebody who is no gateway; return its offset."""
@@ -254,12 +269,14 @@ class SimLog:
         self._partition = store.partition(topic, partition)
         self._epoch: int | None = None
         self._expected: Offset = 0
+        self._incarnation = 0
         self._logger = structlog.get_logger(__name__).bind(topic=topic, partition=partition)
         self.pause_after_append_s = self.throttled_s = 0.0
 
     async def fence(self) -> Offset:
         self._epoch = None
         await self._call(RetriableError)
+        self._incarnation = self._partition.incarnation
         epoch = self._partition.fence()
         end = self._expected = self._partition.high_watermark
         await self._rng.step()
@@ -267,6 +284,10 @@ class SimLog:
             raise RetriableError("simulated: the fence was not answered")
         self._epoch = epoch
         return end
+
+    async def has_same_topic(self) -> bool:
+        await self._call(RetriableError)
+        return self._partition.incarnation == self._incarnation
 
     async def bounds(self) -> tuple[Offset, Offset]:
         await self._call(RetriableError)
@@ -318,6 +339,8 @@ class SimLog:
             self._partition.fence()
         if self._strikes("refuse"):
             raise NotAppendedError("simulated: the leader refused the batch")
+        if self._partition.epoch == epoch:  # an owner that is fenced hears that first
+            self._check_records(records, epoch)
         request = Request(epoch, self._expected, list(records))
         self._partition.send(request)
         self._store.crashpoint("append")
@@ -342,6 +365,15 @@ class SimLog:
     async def close(self) -> None:
         """See PartitionLog. Idempotent."""
         self._epoch = None
+
+    def _check_records(self, records: Sequence[NewRecord], epoch: int) -> None:
+        """Raise RecordsRefusedError for their size or content: the epoch stands."""
+        limit = self._partition.record_bytes_max
+        size_bytes = sum(len(record.key) + len(record.value) for record in records)
+        is_for_size = limit is not None and size_bytes > limit
+        if is_for_size or any(map(self._partition.refuses, records)):
+            self._epoch = epoch
+            raise RecordsRefusedError(f"simulated: no batch of {size_bytes} bytes", is_for_size=is_for_size)
 
     async def _send_large(self, err: type[RetriableError]) -> None:
         if self.leader in self._store.drops_large | self._store.silent:

@@ -1,5 +1,6 @@
 """Claim: a conflict names the fields in which it differs from the stored event, or says why it cannot."""
 
+import asyncio
 from typing import Any
 
 import orjson
@@ -7,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.admin.conflict import GONE, SAME, UNNAMED, UNREADABLE, VALUE_CHARS_MAX, Comparison, differing_fields
+from app.admin.conflict import (
+    EXACT_BYTES,
+    GONE,
+    NAMED_MAX,
+    SAME,
+    UNNAMED,
+    UNREADABLE,
+    VALUE_CHARS_MAX,
+    Comparison,
+    differing,
+    differing_fields,
+)
 from dedupe.model.identity import Identity
 from dedupe.model.record import build_record
 from dedupe.model.types import Event
@@ -75,6 +87,42 @@ def test_values_are_shown_shortened_and_absent_ones_as_absent() -> None:
 def test_what_is_no_event_is_not_compared(value: bytes) -> None:
     with pytest.raises(ValueError, match=r"no object|cannot be read|Expecting|decode"):
         differing_fields(b"{}", value)
+
+
+@given(one=FIELDS, other=FIELDS)
+async def test_fields_of_long_events_are_named_as_those_of_short_ones(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    long = {"long": "x" * EXACT_BYTES, "event": 'a "b", {c}'}
+    expected = names(orjson.dumps(one), orjson.dumps(other))
+    assert list(await differing(orjson.dumps(one | long), orjson.dumps(long | other))) == expected
+
+
+async def test_long_field_is_compared_byte_by_byte_and_shown_shortened() -> None:
+    one, other = ({"a": "x" * EXACT_BYTES + end, "b": 1, "sentAt": "x" * EXACT_BYTES + end} for end in "12")
+    found = await differing(orjson.dumps(one), orjson.dumps(other))
+    assert list(found) == ["a"]
+    assert all(text is not None and len(text) == VALUE_CHARS_MAX for text in found["a"])
+    assert list(await differing(orjson.dumps(one), b"{}")) == ["a", "b"]
+
+
+@pytest.mark.parametrize("value", [b"[]", b"{", b'{"a":1,"b', b"[" * 100_000, b'{"a":' + b"[" * 100_000])
+async def test_long_value_that_is_no_event_is_not_compared(value: bytes) -> None:
+    with pytest.raises(ValueError, match=r"no object|cannot be read"):
+        await differing(b'{"a":"%b"}' % (b"x" * EXACT_BYTES), value)
+
+
+async def test_comparison_of_large_events_holds_no_loop() -> None:
+    """In steps of bounded work: the longest is far below that of parsing an event."""
+    one = orjson.dumps({"p": [1.5] * 200_000, "q": {str(number): number for number in range(20_000)}})
+    other = orjson.dumps({"p": [1.5] * 200_001} | {f"f{number}": number for number in range(20_000)})
+    steps = 0
+    comparing = asyncio.ensure_future(differing(one, other))
+    while not comparing.done():
+        await asyncio.sleep(0)
+        steps += 1
+    assert len(comparing.result()) == NAMED_MAX
+    assert steps > 30
 
 
 async def test_comparison_asks_the_log_and_says_what_it_does_not_know() -> None:

@@ -103,6 +103,8 @@ def test_every_admission_has_a_verdict_and_the_code_of_its_receipt(tail: Tail) -
         ("refused", "sequence_window_exceeded", "TOO_FAR"),
         ("rejected", "session_fenced", "FENCED"),
         ("rejected", "session_expired", "EXPIRED"),
+        ("rejected", "record_too_large", "TOO_LARGE"),
+        ("rejected", "record_refused", "REFUSED"),
     ]
 
 

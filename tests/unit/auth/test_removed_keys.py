@@ -5,6 +5,7 @@ disabled one and one that never was good do not.
 
 import asyncio
 import hashlib
+import itertools
 import json
 import os
 import threading
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from app.auth import key_file
 from app.auth.key_file import PREFIX_DIGITS, KeyFile
 from app.auth.key_memory import FILE, KeyMemory, Remembered
 from app.auth.quotas import Quota, QuotaPolicy
@@ -276,6 +278,22 @@ async def test_later_list_of_keys_is_not_replaced_by_an_earlier_one(
     goes_on.set()
     await changing
     assert answer(folder.start(), "key-of-a") == "unknown"
+
+
+async def test_file_that_changes_all_the_time_is_read(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = itertools.count()
+    monkeypatch.setattr(key_file, "signature_of", lambda _path: (next(changes), 0, 0))
+    keys = folder.start(A + B)
+    folder.file.write_text(A + B + C)
+    watching = asyncio.create_task(keys.watch(0.0001))
+    async with asyncio.timeout(20):
+        while answer(keys, "key-of-c") != "c":
+            await asyncio.sleep(0.001)
+    watching.cancel()
+    await asyncio.wait([watching])
+    assert next(changes) > key_file.LOOKS_MAX
 
 
 async def test_clock_that_is_set_back_does_not_prolong_the_term(folder: Folder) -> None:

@@ -18,8 +18,9 @@ from uvicorn.server import ServerState
 from app.http.body_memory import BodyMemory
 from app.http.client_address import TrustedProxies
 from app.http.connections import Connections
-from app.http.errors import HeadTooLargeError
+from app.http.errors import HeadTooLargeError, QuotaExceededError
 from app.http.head import HEADERS_MAX
+from app.http.penalties import Penalties
 from app.http.port import ConnectionLimits, Port
 from app.http.problems import Problems
 from app.http.protocol import EdgeProtocol
@@ -157,6 +158,33 @@ async def test_lost_connection_ends_every_request_on_it(caplog: pytest.LogCaptur
     await settle()
     assert ended == ["http.disconnect"]
     assert (memory.used, caplog.records) == (0, [])
+
+
+async def test_delayed_answer_is_sent_at_once_where_room_is_needed() -> None:
+    memory, connections, penalties = BodyMemory(1_000), Connections(connections_max=2), Penalties(3_600)
+
+    async def delay(scope: Scope, receive: Receive, send: Send) -> None:
+        await penalties.hold_back(QuotaExceededError("events"), scope)
+        await echo(scope, receive, send)
+
+    port, wires = port_over(connections, memory), [Wire(), Wire()]
+    crowd = [connect(port, wire, delay) for wire in wires]
+    for connection in crowd:
+        connection.data_received((POST + b"{}") * 2)
+    await settle()
+    assert not any(wire.written for wire in wires)
+    other = Wire("198.51.100.1")
+    served = connect(port, other)
+    served.data_received(POST + b"{}")
+    await settle()
+    assert other.written.startswith(b"HTTP/1.1 200")
+    assert wires[0].written.count(b"HTTP/1.1 200") == 1
+    assert b"connection: close" in wires[0].written
+    assert not wires[1].written
+    assert (connections.evicted, connections.refused) == (1, 0)
+    for connection in (*crowd, served):
+        connection.connection_lost(None)
+    await settle()
 
 
 async def test_fields_are_counted_as_they_come() -> None:

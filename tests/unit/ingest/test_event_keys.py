@@ -26,6 +26,7 @@ KEYS = """
 - {key: k3, source: web, quotas: {index_share: 0.5}}
 - {key: ended, source: web, enabled: false}
 - {key: tool, source: web, scopes: [replay]}
+- {key: tool2, source: ios, scopes: [replay]}
 """
 
 CLIENT = {"client": "phone", "session": "2Hh3tyRZlRgSpBDgKxpNHrDbU8A"}
@@ -135,6 +136,11 @@ def test_without_a_good_key_nothing_is_stored(gateway: GatewayInProcess, events:
     answer = post(gateway, events)
     assert (answer.status_code, answer.json()["code"]) == (401, "invalid_write_key")
     assert (gateway.by_source(), kept(gateway)) == ([], [])
+
+
+def test_keys_for_something_else_are_told_so(gateway: GatewayInProcess) -> None:
+    answer = post(gateway, [event(0, "tool"), event(1, "tool2")])
+    assert (answer.status_code, answer.json()["code"]) == (403, "scope_missing")
 
 
 def test_keys_beyond_the_limit_count_as_unknown(gateway: GatewayInProcess) -> None:

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.http import json_scan
 from app.http.errors import BodyTooLargeError, InvalidJSONError
-from app.ingest import json_scan, large_json
+from app.http.json_scan import Scan
+from app.ingest import large_json
 from app.ingest.items import Fragment, Oversize, Packed
-from app.ingest.json_scan import Scan
 from app.ingest.large_json import (
     AT_ONCE_BYTES,
     EVENT_MARKS_MAX,

@@ -91,6 +91,16 @@ async def test_list_of_events_is_sent_as_a_body() -> None:
     assert [event.reason for event in router.quarantined] == ["not_an_object"]
 
 
+@pytest.mark.parametrize("form", [b'%b,%b,{"a', b"%b%b", b'%b,,%b],"sentAt":"x"}'])
+async def test_events_beyond_the_limit_of_a_damaged_body_are_found(form: bytes) -> None:
+    content = form % (EVENT, EVENT.replace(b"m-1", b"m-2"))
+    result, router = await replayed(whole_of(content, "too_many_events", is_json=False))
+    assert result.events is not None
+    assert result.events["accepted"] == 2
+    assert [event.message_id for event in router.events] == ["m-1", "m-2"]
+    assert all(event.reason == "unreadable" for event in router.quarantined)
+
+
 @pytest.mark.parametrize(
     "content", [b'"no event"', b"[]", b'{"price":1}', b"[[7]]", b"\xff", b"{", b'"{\\"a\\":1}"']
 )

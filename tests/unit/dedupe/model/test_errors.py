@@ -13,6 +13,7 @@ CODES = {
     "DiskFullError": "disk_full",
     "DeadlineExceededError": "deadline_exceeded",
     "NotAppendedError": "not_appended",
+    "RecordsRefusedError": "records_refused",
     "OutcomeUnknownError": "outcome_unknown",
     "FencedError": "fenced",
     "IndexUnavailableError": "index_unavailable",

@@ -26,7 +26,7 @@ def landed_at(tp: TopicPartition, code: int, offset: int, version: int = 3, thro
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 def test_code_offset_and_throttle_time_are_found_in_each_version(version: int) -> None:
-    assert CODEC.decode(landed_at(TP, 6, 2**40, version, 1500)) == (6, 2**40, 1.5)
+    assert CODEC.decode(landed_at(TP, 6, 2**40, version, 1500)) == (6, 2**40, -1, 1.5)
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=str)
