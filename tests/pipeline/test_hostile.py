@@ -109,7 +109,7 @@ async def test_spark_judges_single_events_as_the_gateway_does(
 
 
 def is_document(body: bytes) -> bool:
-    """Whether a body is JSON; of another one the gateway takes the events that it finds, and a job nothing."""
+    """Whether a body is JSON; of another one the gateway takes the events that it finds, a job nothing."""
     try:
         read_document(body)
     except ValueError:
