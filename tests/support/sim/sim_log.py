@@ -349,11 +349,7 @@ class SimLog:
             self._partition.hidden_from = base
         self._store.crashpoint("commit")
         await self._rng.step()
-        if self._strikes("hang"):
-            await asyncio.sleep(HANG_S)
-            raise OutcomeUnknownError("simulated: the append was not answered in time")
-        if self._strikes("lose_reply"):
-            raise OutcomeUnknownError("simulated: the append was not answered")
+        await self._answer_late()
         if base > self._expected:
             raise OutcomeUnknownError(f"the records landed at offset {base} instead of {self._expected}")
         self._epoch, self._expected = epoch, base + len(records)
@@ -362,6 +358,14 @@ class SimLog:
     async def close(self) -> None:
         """See PartitionLog. Idempotent."""
         self._epoch = None
+
+    async def _answer_late(self) -> None:
+        """Raise OutcomeUnknownError where the answer to an append is late or lost."""
+        if self._strikes("hang"):
+            await asyncio.sleep(HANG_S)
+            raise OutcomeUnknownError("simulated: the append was not answered in time")
+        if self._strikes("lose_reply"):
+            raise OutcomeUnknownError("simulated: the append was not answered")
 
     def _check_records(self, records: Sequence[NewRecord], epoch: int) -> None:
         """Raise RecordsRefusedError for their size or content: the epoch stands."""
