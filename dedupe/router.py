@@ -7,7 +7,6 @@ quarantine, and the answer waits for that commit, too.
 routes.post_events -> **Router.submit** -> Lane.submit -> admit -> PartitionLog.append
 """
 
-import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -17,121 +16,23 @@ from dedupe.decide.sessions import SessionState
 from dedupe.metrics import AnswerCounts, Tally
 from dedupe.model.clock import Deadline
 from dedupe.model.errors import (
-    DeadlineExceededError,
     DiskFullError,
     GatewayError,
     LaneNotActiveError,
-    LaneSaturatedError,
     NotAppendedError,
     OutcomeUnknownError,
-    RetriableError,
 )
 from dedupe.model.quarantine import Quarantine
 from dedupe.model.routing import partition_of
-from dedupe.model.types import Event, size_of
+from dedupe.model.types import Event
 from dedupe.partition.health import text_of
 from dedupe.partition.lane import Lane
 from dedupe.route import Route
-from dedupe.submission import Outcomes, Submission
-
-RESUBMIT_PAUSE_S = 0.02
-"""The pause before a part is submitted a third time: a worker may not know yet that it lost a lane."""
-
-UNTAKEN = (LaneNotActiveError, LaneSaturatedError, DiskFullError, NotAppendedError)
-"""The errors of a request without any effect."""
+from dedupe.sub_requests import UNTAKEN, SubRequest, decide, parts_of, parts_of_each
+from dedupe.submission import Outcomes
 
 CUT_OFF = "cut_off"
 """The code of a request whose client disconnected, or that failed by an unexpected error."""
-
-
-class SubRequest:
-    """The part of a request for one partition, from its submission to its outcomes."""
-
-    __slots__ = ("_answer", "_is_in_doubt", "_submissions", "places", "route", "submission")
-
-    def __init__(self, route: Route, submission: Submission, places: list[int]) -> None:
-        """`places` are those of the events in the request."""
-        self.route = route
-        self.submission = submission
-        self.places = places
-        self._answer: asyncio.Future[Outcomes] | None = None
-        self._submissions = 0
-        self._is_in_doubt = False  # an earlier submission may be committed
-
-    def check_capacity(self) -> None:
-        """Raise LaneNotActiveError or LaneSaturatedError if the lane would not accept it now."""
-        self.route.check_capacity(self.submission)
-
-    def submit(self) -> None:
-        """Submit it; an error is stored as the outcome, since other lanes may have accepted their parts."""
-        self._submissions += 1
-        try:
-            self._answer = self.route.submit(self.submission)
-        except RetriableError as err:
-            self._answer = asyncio.get_running_loop().create_future()
-            self._answer.set_exception(err)
-
-    async def decide(self) -> None:
-        """Wait for outcomes or a final error; submit again while the route allows it."""
-        while True:
-            assert self._answer is not None
-            try:
-                await self._answer
-                return
-            except Exception as err:
-                if not await self._may_submit_again(err):
-                    return
-            self.submit()
-
-    @property
-    def error(self) -> Exception | None:
-        """The final error."""
-        assert self._answer is not None
-        err = self._answer.exception()
-        return err if isinstance(err, Exception) else None
-
-    @property
-    def outcomes(self) -> Outcomes:
-        """The outcomes; raises the final error."""
-        assert self._answer is not None
-        return self._answer.result()
-
-    @property
-    def is_untaken(self) -> bool:
-        """Whether it has failed without any effect."""
-        return not self._is_in_doubt and isinstance(self.error, UNTAKEN)
-
-    def end_waiting(self) -> None:
-        """Fail with DeadlineExceededError unless there is an outcome; a later one is ignored."""
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(DeadlineExceededError("no verdict in time"))
-
-    def release(self) -> None:
-        """
-        Cancel the answer, or mark its error as retrieved, and drop it.
-
-        The error refers to the frames that wait for it, and so to this object: the cycle would keep the
-        request's events in memory until the garbage collector runs.
-        """
-        answer, self._answer = self._answer, None
-        if answer is not None and not answer.cancel() and not answer.cancelled():
-            answer.exception()
-
-    async def _may_submit_again(self, err: Exception) -> bool:
-        """Wait until a lane serves; return False if the error is final."""
-        deadline = self.submission.deadline
-        self._is_in_doubt = self._is_in_doubt or not isinstance(err, UNTAKEN)
-        if isinstance(err, DeadlineExceededError) or not self.route.may_submit_again(err):
-            return False
-        if self._submissions > 1:
-            await asyncio.sleep(min(RESUBMIT_PAUSE_S, deadline.remaining_s))
-        if not await self.route.wait(deadline) or deadline.is_over:
-            return False
-        try:
-            self.check_capacity()
-        except RetriableError:
-            return False
-        return True
 
 
 class Standing(Protocol):
@@ -246,13 +147,13 @@ class Router:
             DeadlineExceededError, OutcomeUnknownError: some events may be committed. All retriable.
         """
         total = len(events) + len(rejected)
-        parts_of = _parts_of_each if has_several_sources else _parts_of
-        parts = parts_of(self.routes, events, received_ms, deadline)
-        rejected_parts = parts_of(self.quarantine_routes, rejected, received_ms, deadline)
+        split = parts_of_each if has_several_sources else parts_of
+        parts = split(self.routes, events, received_ms, deadline)
+        rejected_parts = split(self.quarantine_routes, rejected, received_ms, deadline)
         self.in_flight += total
         try:
             await self._await_capacity([*parts, *rejected_parts], deadline)
-            outcomes = await _decide(parts, len(events), deadline)
+            outcomes = await decide(parts, len(events), deadline)
             await self._put_in_quarantine(rejected_parts, events, outcomes, received_ms, deadline)
         except BaseException as err:
             code = err.code if isinstance(err, GatewayError) else CUT_OFF
@@ -321,9 +222,9 @@ class Router:
         has_effect = bool(events)
         try:
             while quarantined:
-                parts = _parts_of_each(self.quarantine_routes, quarantined, received_ms, deadline)
+                parts = parts_of_each(self.quarantine_routes, quarantined, received_ms, deadline)
                 await self._await_capacity(parts, deadline)
-                kept, _ = await _decide(parts, len(quarantined), deadline)
+                kept, _ = await decide(parts, len(quarantined), deadline)
                 has_effect = has_effect or Admission.NEW in kept
                 quarantined = self._refused_ones(quarantined, kept)
         except UNTAKEN as err:
@@ -344,75 +245,3 @@ class Router:
         verdicts = zip(events, admissions, strict=True)
         refused = {event.key for event, admission in verdicts if admission is Admission.TOO_LARGE}
         return self.quarantine.in_smaller_pieces(events, refused)
-
-
-def _parts_of(
-    routes: Sequence[Route], events: Sequence[Event], received_ms: int, deadline: Deadline
-) -> list[SubRequest]:
-    """Split the events of a request and one source by partition, keeping their order."""
-    by_partition: dict[int, tuple[list[Event], list[int]]] = {}
-    for place, event in enumerate(events):
-        own, places = by_partition.setdefault(event.partition, ([], []))
-        own.append(event)
-        places.append(place)
-    return [
-        SubRequest(routes[partition], Submission(own, received_ms, deadline, size_of(own)), places)
-        for partition, (own, places) in by_partition.items()
-    ]
-
-
-def _parts_of_each(
-    routes: Sequence[Route], events: Sequence[Event], received_ms: int, deadline: Deadline
-) -> list[SubRequest]:
-    """Split the events of a request by source and partition, since a submission has one source."""
-    by_source: dict[str, list[int]] = {}
-    for place, event in enumerate(events):
-        by_source.setdefault(event.source, []).append(place)
-    return [
-        SubRequest(part.route, part.submission, [places[place] for place in part.places])
-        for places in by_source.values()
-        for part in _parts_of(routes, [events[place] for place in places], received_ms, deadline)
-    ]
-
-
-async def _decide(parts: Sequence[SubRequest], count: int, deadline: Deadline) -> Outcomes:
-    """Submit all parts of a request to their lanes; return the outcomes of its `count` events in order."""
-    outcomes = admissions, offsets = Outcomes([Admission.NEW] * count, [-1] * count)
-    if not parts:
-        return outcomes
-    for part in parts:
-        part.submit()
-    # Not asyncio.wait, which is slower with several lanes.
-    timer = asyncio.get_running_loop().call_later(deadline.remaining_s, _end_waiting, parts)
-    try:
-        for part in parts:
-            await part.decide()
-        if any([part.error for part in parts]):
-            raise _error_of(parts)
-        for part in parts:
-            for place, admission, offset in zip(part.places, *part.outcomes, strict=True):
-                admissions[place] = admission
-                offsets[place] = offset
-    finally:
-        timer.cancel()
-        for part in parts:
-            part.release()
-    return outcomes
-
-
-def _end_waiting(parts: Sequence[SubRequest]) -> None:
-    for part in parts:
-        part.end_waiting()
-
-
-def _error_of(parts: Sequence[SubRequest]) -> Exception:
-    """Return the error of a request with failed parts; one of UNTAKEN only if no part had an effect."""
-    errors = [err for part in parts if (err := part.error) is not None]
-    for err in errors:
-        if isinstance(err, DeadlineExceededError):
-            return err
-    if all(part.is_untaken for part in parts):
-        return errors[0]
-    unknown = OutcomeUnknownError("some of the request's events may be committed")
-    unknown.__cause__ = errors[0]
-    return unknown
