@@ -41,6 +41,9 @@ from dedupe.model.json_document import read_document
 OWN_FIELDS = frozenset({"batch", "firstSequence", "messageId"})
 """The fields of an envelope that have no meaning for the items of another."""
 
+ITEM_BYTES_MIN = 2
+"""A digit and a comma."""
+
 LOOKED_AT_MAX = 2_500
 """Items of an array, to tell whether it holds events."""
 
@@ -129,7 +132,9 @@ async def read_json(body: bytes, limits: JSONLimits, yield_to_others: YieldToOth
         document = read_document(body) if len(body) <= AT_ONCE_BYTES else orjson.loads(body)
     except ValueError as err:
         raise InvalidJSONError(detail=json_problem(err, body)) from err
-    return await read_in_pieces(body, limits, yield_to_others) if limits.has_too_many(document) else document
+    if len(body) > ITEM_BYTES_MIN * limits.events_max and limits.has_too_many(document):
+        return await read_in_pieces(body, limits, yield_to_others)
+    return document
 
 
 class _Unwrapping:

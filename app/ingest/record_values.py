@@ -66,7 +66,7 @@ class RecordValues:
         """Whether each event of the batch would nest too deep."""
         if self.is_too_deep:
             merged = {}
-        numbers = replace_numbers(merged, Number.stored)
+        numbers = replace_numbers(merged, Number.stored) if merged else ()
         self.is_lossy = any([place.number.is_lost for place in numbers])
         """Whether a number of the batch-level fields is stored as null."""
         self.merged_bytes = len(orjson.dumps(merged)) if merged else 0
