@@ -163,15 +163,7 @@ async def serve(
             crashpoint=crashpoint,
         )
         group = _group_of(settings, opened, router, clock, stack)
-        admin_context = AdminContext(
-            router,
-            EdgeCollector(ingress),
-            group,
-            settings.group.worker_id,
-            Tail(clock, codes=CODES, reasons=REASONS),
-            History(clock),
-            setting_watch=setting_watch,
-        )
+        admin_context = _admin_context_of(settings, router, ingress, group, clock, setting_watch)
         parts = Parts(settings, opened, identity, clock, ingress, admin_context, IngestLoop(), traces)
         servers = list(zip(_build_servers(parts), listeners, strict=True))
         background_tasks = _background_tasks(parts, *map(url_of, listeners[:2]))
@@ -179,6 +171,25 @@ async def serve(
         lanes = group or LocalLanes(router.all_lanes)
         await _supervise(settings, router, lanes, servers, background_tasks, stop)
         logger.info("stopped")
+
+
+def _admin_context_of(
+    settings: Settings,
+    router: Router,
+    ingress: IngressLimits,
+    group: GroupLanes | None,
+    clock: Clock,
+    setting_watch: SettingWatch,
+) -> AdminContext:
+    return AdminContext(
+        router,
+        EdgeCollector(ingress),
+        group,
+        settings.group.worker_id,
+        Tail(clock, codes=CODES, reasons=REASONS),
+        History(clock),
+        setting_watch=setting_watch,
+    )
 
 
 def _tracing_of(settings: Settings) -> AbstractContextManager[Traces | None]:
