@@ -219,7 +219,7 @@ def test_older_epoch_is_fenced_and_kept_apart(client: httpx.Client, gateway: Gat
 # ---- what is malformed
 
 
-@pytest.mark.parametrize("sequence", [0, -1, 1.0, 1.5, True, "1", [], {}, None, U64_MAX + 1])
+@pytest.mark.parametrize("sequence", [0, -1, 1.5, True, "1", [], {}, None, U64_MAX + 1])
 def test_event_without_a_valid_sequence_is_kept_apart(client: httpx.Client, sequence: Any) -> None:
     phone = new_client()
     body = json.dumps([{"event": "Seen", "sequence": sequence}, *said(1)])
@@ -249,7 +249,7 @@ def test_rejected_events_of_two_sequences_are_two(client: httpx.Client, gateway:
 
 WRONG_CLIENTS: list[Any] = ["", "x" * 101, "a\n", "a b", "é", 5, True]
 WRONG_SESSIONS: list[Any] = ["", SESSION[1:], 5, [SESSION]]
-WRONG_NUMBERS: list[Any] = [-1, 1.0, True, "1", [], U64_MAX + 1]
+WRONG_NUMBERS: list[Any] = [-1, True, "1", [], U64_MAX + 1]
 
 MALFORMED: list[tuple[dict[str, Any], dict[str, str]]] = [
     *(({}, {"Gateway-Client": text, "Gateway-Session": SESSION}) for text in ("", "x" * 101, "a b", "\xe9")),
