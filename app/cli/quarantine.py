@@ -178,8 +178,8 @@ def replay(
     already), `rejected` (again), `failed` (no verdict; try again) or `skipped`, and why has the reason.
     Events keep their ids, except conflicting ones, whose id belongs to another event: they are skipped
     without --new-id. Events with an unknown write key go into the source of that key, once it is in the key
-    file, or else of --to-source. Events that an earlier version truncated cannot be replayed. Pieces are put together. A part of a damaged body is sent as a body, and
-    events has the number of events in it by result.
+    file, or else of --to-source. Events that an earlier version truncated cannot be replayed. Pieces are put
+    together. A part of a damaged body is sent as a body, and events has the number of events in it by result.
 
     Without places and filters all records are replayed, each with its own source. The records are read from
     the log, whose settings this needs, and replayed through the admin port with the writing token. A record

@@ -117,8 +117,7 @@ class RequestMiddleware:
             if not answer.has_begun:
                 await self._problems.unforeseen(err, scope)(scope, receive, answer)
         finally:
-            if context.damage is not None:
-                self._problems.note_damage(context.damage, answer.status, scope)
+            self._note_damage(context, answer.status, scope)
             context.watched = ()  # the connection keeps the scope until its next request
             seconds = time.perf_counter() - began - context.lease.waited_s
             self._metrics.observe(context.route, answer.status, seconds)
@@ -132,6 +131,11 @@ class RequestMiddleware:
                 "clients behind a trusted proxy are unknown: X-Forwarded-For is absent or has no address",
                 proxy=proxy,
             )
+
+    def _note_damage(self, context: RequestContext, status: int, scope: Scope) -> None:
+        """Count what was wrong with a body of which the rest was read."""
+        if context.damage is not None:
+            self._problems.note_damage(context.damage, status, scope)
 
     async def _answer(
         self, err: GatewayError | HTTPException, scope: Scope, receive: Receive, send: Send

@@ -24,6 +24,9 @@ EXACT_CHARS = 16
 SMALLEST = 1e-290
 """Below, floats have fewer digits; the smallest of them is 5e-324."""
 
+LARGEST = 2.0**53
+"""Up to here, floats have each integer."""
+
 INTEGERS = range(-(2**63), 2**64)
 """The integers that orjson reads and writes as such."""
 
@@ -58,22 +61,17 @@ reserves 64 bytes, and writes one for each closing bracket without a check.
 class Number:
     """A number that is not stored, or not compared, as orjson writes it."""
 
-    __slots__ = ("text",)
+    __slots__ = ("_is_exact", "is_lost", "nearest", "text")
 
     def __init__(self, text: str) -> None:
         """`text`: as sent, in JSON's grammar."""
+        value = float(text)
         self.text = text
-
-    @property
-    def nearest(self) -> float | None:
+        self.nearest = value if value - value == 0 else None
         """The float that orjson reads, and that was stored and compared before; None if it refuses."""
-        value = float(self.text)
-        return value if value - value == 0 else None
-
-    @property
-    def is_lost(self) -> bool:
+        self.is_lost = self.nearest is None or len(text) > NUMBER_CHARS_MAX
         """Whether it is stored as null: no float is near it, or it is longer than allowed."""
-        return len(self.text) > NUMBER_CHARS_MAX or self.nearest is None
+        self._is_exact = len(text) <= EXACT_CHARS and SMALLEST < abs(value) < LARGEST
 
     @property
     def integer(self) -> int | None:
@@ -93,9 +91,11 @@ class Number:
 
     def stored(self) -> Form:
         """Return what is stored: as sent, digit for digit, unless a float is equal and has all digits."""
+        nearest = self.nearest
+        if self._is_exact:
+            return nearest
         if self.is_lost:
             return None
-        nearest = self.nearest
         is_whole = _digits_as_sent(self.text) <= FLOAT_DIGITS
         is_whole = is_whole and parts_of(repr(nearest)) == parts_of(self.text)
         return nearest if is_whole else orjson.Fragment(self.text)
@@ -104,6 +104,8 @@ class Number:
         """Return what stands in a fingerprint's content: equal for equal numbers, in any spelling."""
         if self.is_lost:
             return None
+        if self._is_exact and self.nearest is not None and self.nearest.is_integer():
+            return int(self.nearest)
         if (integer := self.integer) is not None:
             return integer
         parts = parts_of(self.text)
@@ -147,10 +149,13 @@ class Floats(dict[str, float | Number]):
 
 def _long(text: str) -> float | Number:
     """Return a number with more than EXACT_CHARS characters."""
-    if len(text) <= NUMBER_CHARS_MAX and _digits_as_sent(text) <= FLOAT_DIGITS:
+    is_short = len(text) <= NUMBER_CHARS_MAX
+    if is_short and (len(text) <= FLOAT_DIGITS or _digits_as_sent(text) <= FLOAT_DIGITS):
         value = float(text)
-        if value - value == 0 and not value.is_integer() and parts_of(repr(value)) == parts_of(text):
-            return value
+        if value - value == 0 and not value.is_integer():
+            shortest = repr(value)
+            if shortest == text or parts_of(shortest) == parts_of(text):
+                return value
     return Number(text)
 
 

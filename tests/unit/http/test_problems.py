@@ -124,7 +124,7 @@ def test_quota_that_is_used_up_is_named() -> None:
 
 def test_missing_write_key_is_told_where_it_may_stand() -> None:
     message = message_of(problems().answer(WriteKeyMissingError()))
-    for place in ("Basic", "X-Write-Key", "query", "top level", "in the events"):
+    for place in ("Basic", "X-Write-Key", "query", "top level", "events"):
         assert place in message
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedupe.model.identity import Identity, fingerprint_of
-from dedupe.model.quarantine import PIECE_BYTES, Quarantine
+from dedupe.model.quarantine import PIECE_BYTES, OwnKey, Quarantine
 from dedupe.model.record import build_record
 from dedupe.model.types import Event, LogRecord, Topic
 from dedupe.storage.quarantine_reader import Kept, Place, TextSearch, Whole, parse_kept, read_whole, shown
@@ -139,8 +139,8 @@ async def test_whole_is_found_from_any_of_its_pieces() -> None:
 
 def test_pieces_with_other_write_keys_are_told_apart() -> None:
     pieces = [
-        [kept_of(event) for event in events_of(LONG, is_json=False, key_sha256=digest)]
-        for digest in (None, "ab" * 32, "cd" * 32)
+        [kept_of(event) for event in events_of(LONG, is_json=False, own_key=own_key)]
+        for own_key in (None, OwnKey(b"\xab" * 32, b""), OwnKey(b"\xcd" * 32, b""))
     ]
     assert len({kept.key for of_key in pieces for kept in of_key}) == 9
     assert [of_key[0].key_sha256 for of_key in pieces] == [None, "ab" * 32, "cd" * 32]
