@@ -52,13 +52,7 @@ def _schemas_of_requests(request_events_max: int) -> Schema:
         "Event": {
             "type": "object",
             "properties": {
-<<<<<<< HEAD
-                "messageId": {
-                    "description": "text of 1 to 255 bytes, or an integer; assigned if blank or null"
-                },
-=======
                 "messageId": {"description": "text of 1 to 255 bytes, an integer, or null: assigned"},
->>>>>>> main
                 "type": {"description": "text of at most 100 characters; by the path if absent or null"},
                 "event": {"description": "the event's name"},
                 "userId": {"description": "who did it"},
