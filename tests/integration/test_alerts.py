@@ -36,7 +36,9 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     shown = set(re.findall(r"^(?:# TYPE )?([a-z_]+)(?:\{| )", text, flags=re.MULTILINE))
     jobs = "".join(path.read_text() for path in (ROOT / "pipeline").rglob("*.py"))
     counted = set(re.findall(r'"(pipeline_[a-z_]+)"', jobs))
-    return shown | counted | {f"{name}_total" for name in counted}
+    of_groups = set(re.findall(r'"(gateway_[a-z_]+)"', (ROOT / "app" / "admin" / "group.py").read_text()))
+    named = counted | of_groups
+    return shown | named | {f"{name}_total" for name in named}
 
 
 def test_alerts_use_metrics_that_exist(metrics: set[str]) -> None:

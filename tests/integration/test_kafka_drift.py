@@ -17,6 +17,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from dedupe.model.errors import OutcomeUnknownError, RecordsRefusedError, RetriableError
 from dedupe.model.types import NewRecord
 from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.log import PartitionLog
 from tests.conftest import TopicFactory
 from tests.contract.log_contract import read_all
 from tests.support.gateway import Gateway
@@ -74,6 +75,13 @@ async def test_sequence_of_a_refused_batch_stands(
     await log.close()
 
 
+async def append_for_ever(log: PartitionLog) -> None:
+    """Append until an error: the leader uses a setting some time after it is known."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            await log.append([record_of(10)])
+
+
 async def test_log_append_time_is_refused_until_it_is_repaired(
     kafka_bootstrap: str, store: KafkaStore, topic: TopicFactory
 ) -> None:
@@ -84,7 +92,7 @@ async def test_log_append_time_is_refused_until_it_is_repaired(
 
     sentence = f"topic {name} has message.timestamp.type=LogAppendTime"
     with pytest.raises(OutcomeUnknownError, match=sentence):
-        await log.append([record_of(10)])
+        await append_for_ever(log)
     for _ in range(2):
         with pytest.raises(RetriableError, match=sentence):
             await log.fence()

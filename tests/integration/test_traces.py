@@ -17,6 +17,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, new_event, post
 
+STRICT = {"Prefer": "handling=strict"}
+
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
@@ -89,7 +91,7 @@ def test_requests_and_appends_leave_spans_without_content_or_keys(tmp_path: Path
                 ]
                 post(client, "/v1/batch", {"batch": [event]})
                 del client.headers["traceparent"]
-                assert client.post("/v1/batch", content=b"{").status_code == 400
+                assert client.post("/v1/batch", content=b"{", headers=STRICT).status_code == 400
                 client.get("/health")
             gateway.stop()
         requests = [span for span in spans.spans() if "http.route" in span]

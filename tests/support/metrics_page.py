@@ -15,6 +15,7 @@ from app.admin.group import GroupCollector
 from app.admin.ingest_loop import LoopCollector
 from app.admin.lane_metrics import LaneCollector
 from app.admin.limit_metrics import LimitCollector
+from app.admin.setting_metrics import SettingCollector
 from app.build import build_ingress_limits
 from app.http.request_metrics import RequestMetrics
 from app.peers.limits import PeerMetrics
@@ -48,6 +49,7 @@ def families() -> Iterator[Metric]:
             ClockCollector(SystemClock()),
             LoopCollector(cast("Any", SimpleNamespace(lag_s=0.0))),
             GroupCollector(cast("Any", group)),
+            SettingCollector(cast("Any", SimpleNamespace(problems=()))),
         ):
             yield from collector.collect()
 
