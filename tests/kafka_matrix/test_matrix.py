@@ -120,6 +120,7 @@ def test_topics_are_created_and_checked_and_a_change_is_told(
     run_tool(f"{configs} {change} --add-config retention.ms=3600000", broker.bootstrap_servers, libs=libs)
     checked = cli(gateway, "topics", "check")
     told = set(checked.stdout.splitlines()) - set(created.stdout.splitlines())
+    told = {line for line in told if b"topic __" not in line}  # Kafka's own, which are made in the meantime
     assert [line for line in told if b"retention.ms is 3600000" in line] == [*told]
     assert (checked.returncode, len(told)) == (2, 1)
     run_tool(f"{configs} {change} --add-config retention.ms=691200000", broker.bootstrap_servers, libs=libs)
