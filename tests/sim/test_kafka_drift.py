@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from random import Random
 
 import pytest
 
@@ -10,17 +9,12 @@ from dedupe.model.errors import OutcomeUnknownError, RecordsRefusedError, Retria
 from dedupe.model.types import NewRecord
 from dedupe.storage.kafka.cluster import TOPIC_ID_S
 from dedupe.storage.kafka.log import KafkaLog, KafkaStore
-from dedupe.storage.log import no_crashpoint
-from tests.support.settings import kafka_config
-from tests.support.sim_kafka import SimKafka
 from tests.support.sim_kafka_net import (
-    BOOTSTRAP_SERVERS,
     INIT_PRODUCER_ID,
     METADATA,
     PRODUCE,
     SimKafkaNet,
 )
-from tests.support.virtual_time import VirtualTimeLoop
 
 TOPIC = "events"
 LIMIT = 5_000
@@ -28,23 +22,6 @@ LIMIT = 5_000
 
 def record_of(size_bytes: int) -> NewRecord:
     return NewRecord(1_700_000_000_000, b"id", b"x" * size_bytes, [("source", b"web")])
-
-
-@pytest.fixture
-async def net() -> AsyncIterator[SimKafkaNet]:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualTimeLoop)
-    net = SimKafkaNet(SimKafka(TOPIC, 1, loop.time), Random(0))
-    net.listen(loop)
-    yield net
-    await net.close()
-
-
-@pytest.fixture
-async def store(net: SimKafkaNet) -> AsyncIterator[KafkaStore]:
-    store = KafkaStore(kafka_config(BOOTSTRAP_SERVERS), no_crashpoint)
-    yield store
-    await store.close()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ moves are no reason to refuse an event; and a broker that does not fence is foun
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
-from random import Random
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from dedupe.storage.kafka.log import KafkaLog, KafkaStore
 from dedupe.storage.kafka.producer import RENEW_S
 from dedupe.storage.log import no_crashpoint
 from tests.support.settings import kafka_config
-from tests.support.sim_kafka import ID_EXPIRATION_S, PRODUCER_EXPIRATION_S, SimKafka
+from tests.support.sim_kafka import ID_EXPIRATION_S, PRODUCER_EXPIRATION_S
 from tests.support.sim_kafka_net import (
     ADD_PARTITIONS_TO_TXN,
     BOOTSTRAP_SERVERS,
@@ -29,27 +28,9 @@ from tests.support.sim_kafka_net import (
     SASL_AUTHENTICATE,
     SimKafkaNet,
 )
-from tests.support.virtual_time import VirtualTimeLoop
 
 TOPIC, NOW_MS = "events", 1_700_000_000_000
 RECORD = NewRecord(NOW_MS, b"id", b"{}", [("source", b"web")])
-
-
-@pytest.fixture
-async def net() -> AsyncIterator[SimKafkaNet]:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualTimeLoop)
-    net = SimKafkaNet(SimKafka(TOPIC, 1, loop.time), Random(0))
-    net.listen(loop)
-    yield net
-    await net.close()
-
-
-@pytest.fixture
-async def store(net: SimKafkaNet) -> AsyncIterator[KafkaStore]:
-    store = KafkaStore(kafka_config(BOOTSTRAP_SERVERS), no_crashpoint)
-    yield store
-    await store.close()
 
 
 @pytest.fixture

@@ -1,40 +1,15 @@
 """Claim: a probe of the path to a leader is answered, stores nothing, moves no offset and fences nobody."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from random import Random
-
 import pytest
 
 from dedupe.model.errors import OutcomeUnknownError, RetriableError
 from dedupe.model.types import NewRecord
 from dedupe.storage.kafka.log import KafkaLog, KafkaStore
 from dedupe.storage.kafka.probe import PATH_BYTES
-from dedupe.storage.log import no_crashpoint
-from tests.support.settings import kafka_config
-from tests.support.sim_kafka import SimKafka
-from tests.support.sim_kafka_net import BOOTSTRAP_SERVERS, PRODUCE, SimKafkaNet
-from tests.support.virtual_time import VirtualTimeLoop
+from tests.support.sim_kafka_net import PRODUCE, SimKafkaNet
 
 TOPIC, NOW_MS = "events", 1_700_000_000_000
 RECORD = NewRecord(NOW_MS, b"id", b"{}", [("source", b"web")])
-
-
-@pytest.fixture
-async def net() -> AsyncIterator[SimKafkaNet]:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualTimeLoop)
-    net = SimKafkaNet(SimKafka(TOPIC, 1, loop.time), Random(0))
-    net.listen(loop)
-    yield net
-    await net.close()
-
-
-@pytest.fixture
-async def store(net: SimKafkaNet) -> AsyncIterator[KafkaStore]:
-    store = KafkaStore(kafka_config(BOOTSTRAP_SERVERS), no_crashpoint)
-    yield store
-    await store.close()
 
 
 def probes(net: SimKafkaNet) -> int:
