@@ -35,6 +35,7 @@ PRE_STOP_S = 1.0  # the chart's preStop, shorter
 ENDPOINTS_S = 0.5  # for load balancers to notice that a pod goes
 CHART = yaml.safe_load((Path(__file__).parents[2] / "helm" / "gateway" / "values.yaml").read_text())
 GRACE_S = float(CHART["terminationGracePeriodSeconds"] - CHART["preStopSeconds"])
+IS_READY = re.compile(r"is ready \(\w+, kafka log, \S+-[01]\)")  # the child whose banner comes last may lag /readyz
 CLAIM = re.compile(r"partition claimed.* partition=(\d+) topic=(\S+)")
 
 
@@ -198,12 +199,12 @@ async def test_workers_of_one_machine_stop_in_order_for_a_new_parent_when_theirs
         await asyncio.to_thread(parent.start, wait=False)  # it waits for their data folders
         await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in both), TAKEOVER_S)
         await asyncio.to_thread(parent.wait_until_ready)  # not before: they share its ports
+        await until(lambda: IS_READY.search(parent.log_path.read_text()) is not None, TAKEOVER_S)
         said = parent.log_path.read_text()
         assert await asyncio.to_thread(parent.stop) == 0
     finally:
         parent.kill()
     assert len(re.findall(r"\] stopped ", said)) == 2
-    assert re.search(r"is ready \(\w+, kafka log, \S+-[01]\)", said)
 
 
 def test_workers_of_one_machine_need_a_log_that_can_be_shared(tmp_path: Path) -> None:
