@@ -30,7 +30,7 @@ from app.ingest.items import EVENT_FIELDS, Fragment, Oversize, Packed
 from app.ingest.json_problem import json_problem
 from app.ingest.unparsed_key import with_own_key
 from dedupe.decide.rejection import RejectionCode
-from dedupe.model.json_document import read_document
+from dedupe.model.json_document import read_document, work_on_numbers
 
 SMALL_BYTES = 128 * 1024
 """Bodies up to this size are parsed without a count, in at most 12 ms."""
@@ -146,6 +146,7 @@ async def read_large_json(body: bytes, limits: JSONLimits, yield_to_others: Yiel
     if marks > MARKS_AT_ONCE or commas > EVENT_COMMAS_MAX or len(body) > AT_ONCE_BYTES:
         return await read_in_pieces(body, limits, yield_to_others)
     document = _load_piece(body)
+    await yield_to_others(work_on_numbers())
     if limits.has_too_many(document):
         return await read_in_pieces(body, limits, yield_to_others)
     return limits.judged(document, body)
@@ -273,7 +274,7 @@ class _Cutter:
             end = elements_end(self._body, start, min(start + GROUP_BYTES, self._end))
             if end > start:
                 taken = self._take_group(start, end - 1)
-                yield max(taken - start, GROUP_BYTES // 4)
+                yield max(taken - start, GROUP_BYTES // 4) + work_on_numbers()
                 scan.place = taken
                 continue
             yield from scan.past_element()
@@ -323,7 +324,7 @@ class _Cutter:
         if not isinstance(item, Oversize) and not self._has_room(content):
             item = _packed(item, content)
         self._items.append(item)
-        yield len(content)
+        yield len(content) + work_on_numbers()
 
     def _has_room(self, piece: bytes) -> bool:
         """Whether the memory of a document has room for a parsed piece."""

@@ -238,17 +238,17 @@ def _has_session(headers: Mapping[bytes, bytes], top: Mapping[str, Any] | None) 
 
 async def _take_all(
     identified: Identified,
-    items: Iterator[Event | Rejection],
+    items: Iterator[Event | Rejection | int],
     body_bytes: int,
     yield_to_others: YieldToOthers,
 ) -> None:
     """Identify the items, step by step."""
     if body_bytes > SMALL_BYTES:
         await yield_to_others(body_bytes)
-    before = identified.size_bytes
+    before = identified.work_bytes
     while identified.take(items, STEP_BYTES):
-        await yield_to_others(max(STEP_BYTES, identified.size_bytes - before))
-        before = identified.size_bytes
+        await yield_to_others(max(STEP_BYTES, identified.work_bytes - before))
+        before = identified.work_bytes
 
 
 def _note(

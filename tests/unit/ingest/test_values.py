@@ -233,7 +233,7 @@ def in_session(sequence: str, fields: str = "") -> Event:
     payload = asyncio.run(parse_events(body, JSONLimits(2_500, 800_000), _no_turn))
     session = client_session_of({}, payload, IDENTITY, "web")
     identifier = Identifier(IDENTITY, 8, Quarantine(IDENTITY, Topic("q", 1)), LIMITS)
-    (event,) = identifier.identify(payload, ARRIVAL._replace(session=session))
+    event, *_work = identifier.identify(payload, ARRIVAL._replace(session=session))
     assert isinstance(event, Event)
     return event
 

@@ -17,13 +17,13 @@ from dedupe.model.json_document import (
     mend_surrogates,
     read_document,
 )
-from dedupe.model.json_number import Number, replace_numbers
+from dedupe.model.json_number import STORED, NumberReading
 
 
 def stored(document: object) -> object:
     """Return a document as it is read from the log."""
     nest = [document]
-    replace_numbers(nest, Number.stored)
+    NumberReading(nest, STORED).all()
     return orjson.loads(orjson.dumps(nest))[0]
 
 
