@@ -117,10 +117,10 @@ class RefusedError(Exception):
         self.assigned_id = ""  # the id that the item was given, if it has none
 
 
-def unpacked(item: object) -> dict[str, Any]:
-    """Return the object of an item that is none as it is. Raises RefusedError."""
+def unpacked(item: object) -> tuple[dict[str, Any], int]:
+    """Return the object of an item that is none as it is, and the work. Raises RefusedError."""
     if isinstance(item, Packed) and isinstance(document := read_document(item.content), dict):
-        return document
+        return document, len(item.content)
     if isinstance(item, Oversize):
         raise RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content)
     if isinstance(item, Fragment):

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from app.ingest.client_sessions import SessionKeys
-from app.ingest.event_limits import RETRY_BYTES_FREE, EventLimits
+from app.ingest.event_limits import EVENT_WORK_BYTES, RETRY_BYTES_FREE, EventLimits
 from app.ingest.fingerprint_rules import FingerprintRules, content_of, stored_json
 from app.ingest.identified import Arrival, Ownership, RefusedError, Rejection, unpacked
 from app.ingest.item_numbers import ItemNumbers, ManyItemNumbersError, read_in_steps, store_in_steps
@@ -87,7 +87,7 @@ class Identifier:
         lossy: set[int] | None = None,
     ) -> Iterator[Event | Rejection | int]:
         """
-        Yield an event or a rejection for each item, in order, and the work on its numbers.
+        Yield an event or a rejection for each item, in order, and its work if that is much.
 
         Batch-level fields that would add too much to all events together are not merged into any, and are
         one more rejection at the end.
@@ -126,7 +126,7 @@ class Identifier:
             except RefusedError as refusal:
                 identified = yield from request.rejection_in_steps(index, item, refusal)
             yield identified
-            if request.numbers is not None:
+            if request.work:
                 yield request.take_work()
 
     def _identify_each(
@@ -158,7 +158,7 @@ class Identifier:
                 identified = yield from request.rejection_in_steps(index, item, refusal)
             bytes_left = request.bytes_left
             yield identified
-            if request.numbers is not None:
+            if request.work:
                 yield request.take_work()
         if (fields := growth.left_out()) is not None:
             yield requests[0].rejection_of(len(payload.items), fields, RefusedError(fields.reason))
@@ -198,8 +198,8 @@ class _Request:
                 session=arrival.session,
                 stored=arrival.stored_sessions,
             )
-        self.numbers: ItemNumbers | None = None
-        """Those of the last item, if any is spelled otherwise than orjson writes it."""
+        self.numbers: ItemNumbers | None = None  # of the item, if any is spelled otherwise than orjson does
+        self.work = 0  # the item's, besides the bytes of its value, in bytes of parsing
         self._needs_place = arrival.session is not None and not arrival.stored_sessions
         self._order = Order.STRICT if arrival.is_strict else Order.ANY
         if arrival.stored_sessions:
@@ -233,7 +233,7 @@ class _Request:
     def event_of(self, index: int, item: object) -> Event:
         """Return an item as an event of the clean topic. Raises RefusedError."""
         if type(item) is not dict:
-            item = unpacked(item)
+            item, self.work = unpacked(item)
         place = None if self._sessions is None else self._sessions.place_of(index, item)
         message_id, ignored, assigned_id, flags = item.get("messageId"), self._ignored, None, 0
         if type(message_id) is not str or not "!" <= message_id < "\x7f":
@@ -296,9 +296,8 @@ class _Request:
         return self.rejection_of(index, item, refusal)
 
     def take_work(self) -> int:
-        """Return the work on the numbers of the last item, once."""
-        assert self.numbers is not None
-        work, self.numbers = self.numbers.work, None
+        """Return the work on the last item, once."""
+        work, self.work, self.numbers = self.work, 0, None
         return work
 
     def rejection_of(self, index: int, item: object, refusal: RefusedError) -> Rejection:
@@ -349,9 +348,11 @@ class _Request:
                 return canonical_json(item), b""
             return content_of(item, ignored, REPLACED)
         except TypeError:
-            if self.numbers is None:
-                self.numbers = ItemNumbers(item, partial(self._rules.fingerprints, ignored=ignored))
-            self.numbers.read()
+            self.numbers = self.numbers or ItemNumbers(
+                item, partial(self._rules.fingerprints, ignored=ignored)
+            )
+            self.work += EVENT_WORK_BYTES  # `take_work` forgets the numbers
+            self.work += self.numbers.read()
         if self.numbers.is_lossy:
             self.lossy.add(index)
         return content_of(item, ignored, REPLACED, stored_json)

@@ -47,29 +47,26 @@ class ItemNumbers:
         return self._reading.is_lossy
 
     @property
-    def work(self) -> int:
-        """What reading them was, in bytes of parsing."""
-        return self._reading.work
-
-    @property
     def fingerprints(self) -> Sequence[Fingerprint]:
         """The fingerprint of the item, and those by the earlier rules."""
         if not self._fingerprints:
             self._fingerprints += self._fingerprints_of(self.item)
         return self._fingerprints
 
-    def read(self) -> None:
+    def read(self) -> int:
         """
-        Read the numbers, unless they are read.
+        Read the numbers, unless they are read; return the work, in bytes of parsing.
 
         Raises:
             ManyItemNumbersError: they are too many.
             TypeError: the item nests too deep to be written.
         """
+        before = self._reading.work
         if self._reading.step():
             raise ManyItemNumbersError(self)
         if self._reading.is_too_deep:
             raise TypeError
+        return self._reading.work - before
 
     def steps(self) -> Iterator[int]:
         """Read the numbers and find the fingerprints; yield the work of each step."""

@@ -58,7 +58,7 @@ _BEFORE_DOCUMENT = " \t\r\n\ufeff"
 class Payload(NamedTuple):
     """The content of a body."""
 
-    items: Sequence[object]
+    items: list[object]
     top: Mapping[str, Any] | None
     """The body's top level if it is an object: the batch, or the one event itself."""
     shared: Mapping[str, Any]

@@ -66,9 +66,9 @@ class RecordValues:
         """Whether each event of the batch would nest too deep."""
         if self.is_too_deep:
             merged = {}
-        self.is_lossy = bool(merged) and NumberReading(merged).all().is_lossy
+        self.is_lossy = False
         """Whether a number of the batch-level fields is stored as null."""
-        self.merged_bytes = len(orjson.dumps(merged, default=STORED)) if merged else 0
+        self.merged_bytes = self._size_of(merged) if merged else 0
         """The size of the batch-level fields in each event."""
         self._merging = frozenset(merged) | ignored.intersection(("messageId", "type", *SHARED_FIELDS))
         """An event with one of these fields is serialised again."""
@@ -87,6 +87,13 @@ class RecordValues:
             self._added = received_at | {"sentAt": sent_at}
         self._suffix = _suffix(self._added | merged)
         self._suffix_without_sent_at = _suffix(received_at | merged)
+
+    def _size_of(self, merged: dict[str, Any]) -> int:
+        try:
+            return len(orjson.dumps(merged))
+        except TypeError:
+            self.is_lossy = NumberReading(merged).all().is_lossy
+            return len(orjson.dumps(merged, default=STORED))
 
     def value_of(
         self, item: dict[str, Any], content: bytes, retried: bytes, assigned_id: str | None
