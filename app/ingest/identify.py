@@ -266,13 +266,12 @@ class _Request:
         fingerprint, earlier = fingerprint_of(content), NO_FINGERPRINTS
         if self.numbers is not None or self._compares_more:
             fingerprint, earlier = self._compared(index, item, ignored, fingerprint)
-        source = self._arrival.source
         return event_of(
             (
                 key,
                 partition,
                 fingerprint,
-                source,
+                self._arrival.source,
                 message_id,
                 value,
                 flags,
