@@ -101,6 +101,13 @@ class DedupeIndex(SessionRows, Protocol):
     def note_proved(self) -> None:
         """Forget `unproved`, for later openings as well. Raises IndexUnavailableError."""
 
+    def note_disproved(self) -> None:
+        """
+        Have every later opening raise IndexCorruptError, until the index is discarded or reset.
+
+        Raises IndexUnavailableError.
+        """
+
     def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
         """
         Return each key's entry or None; same order and length as `keys`.

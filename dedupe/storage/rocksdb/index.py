@@ -25,7 +25,7 @@ from dedupe.model.identity import KEY_BYTES
 from dedupe.model.types import Entry, EventKey, Offset
 from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, WalFiles
 from dedupe.storage.rocksdb.bloom import BloomFilterCache
-from dedupe.storage.rocksdb.database import MIB, Database, Tuning, destroy, translate, tuning_for
+from dedupe.storage.rocksdb.database import MIB, Database, Tuning, destroy, is_empty, translate, tuning_for
 from dedupe.storage.rocksdb.format import (
     ENTRY,
     IDENTITY_KEY,
@@ -39,9 +39,10 @@ from dedupe.storage.rocksdb.format import (
     put_meta,
     read_steps,
 )
+from dedupe.storage.rocksdb.marks import check_not_disproved, note_disproved, note_proved, unproved
 from dedupe.storage.rocksdb.replay import WAL_BYTES_MAX, load, replay, time_limit_s
 from dedupe.storage.rocksdb.sessions import SessionTable
-from dedupe.storage.rocksdb.wal import check_wal, note_proved, unproved, wal_files
+from dedupe.storage.rocksdb.wal import check_wal, wal_files
 
 LANE_BYTES_MIN = 4 * MIB
 """With less, a file would hold a few thousand keys, and each lookup would read hundreds of files."""
@@ -182,7 +183,8 @@ class RocksIndex:
         self._steps: list[Step] = []
         self._unproved: list[Offset] = []
         try:
-            if _is_empty(path):
+            check_not_disproved(path)
+            if is_empty(path):
                 self._begin(0)
             else:
                 self._load(self._use(Database(path, tuning, is_new=False)))
@@ -225,6 +227,12 @@ class RocksIndex:
         except OSError as err:
             translate(err, f"cannot write {self._path}")
         self._unproved = []
+
+    def note_disproved(self) -> None:
+        try:
+            note_disproved(self._path)
+        except OSError as err:
+            translate(err, f"cannot write {self._path}")
 
     @property
     def session_counts(self) -> SessionCounts:
@@ -381,13 +389,6 @@ def _destroy_after(closing: Future[None] | None, path: Path) -> None:
     if closing is not None:
         closing.exception()  # waits; what an earlier deletion could not do, this one tries again
     destroy(path)
-
-
-def _is_empty(path: Path) -> bool:
-    try:
-        return not path.exists() or next(path.iterdir(), None) is None
-    except OSError as err:
-        translate(err, f"cannot open {path}")
 
 
 def _write(database: Database, batch: WriteBatch, *, has_secondary_keys: bool = False) -> None:

@@ -11,8 +11,6 @@ dedupe.partition.index_recovery.
 Deleted files that were synced are detected by RocksDB itself, see dedupe.storage.rocksdb.database.
 """
 
-import errno
-import json
 import os
 import struct
 from collections.abc import Iterator
@@ -24,10 +22,7 @@ from dedupe.model.errors import IndexCorruptError
 from dedupe.model.identity import KEY_BYTES
 from dedupe.model.types import Offset
 from dedupe.storage.index import WalFiles
-
-UNPROVED = "UNPROVED"
-"""A file beside RocksDB's own: offsets that recovery must still check, as a JSON array. It outlives a process
-that ends between the replay, which deletes the write-ahead log, and the check."""
+from dedupe.storage.rocksdb.marks import explained, note_unproved
 
 _BLOCK_BYTES = 32 * 1024
 _FRAGMENT = struct.Struct("<IHB")  # checksum, length, type
@@ -74,62 +69,15 @@ def check_wal(path: Path) -> None:
                         )
                     following = sequence + count
         except OSError as err:
-            raise _explained(err, f"{place} cannot be read") from err
+            raise explained(err, f"{place} cannot be read") from err
     if first_offset is not None:
-        _note_unproved(path, first_offset)
-
-
-def unproved(path: Path) -> list[Offset]:
-    """
-    Return the offsets that the last unclean openings have noted.
-
-    Raises:
-        IndexCorruptError: the note is damaged.
-        OSError: it cannot be read now.
-    """
-    try:
-        noted = json.loads((path / UNPROVED).read_bytes())
-        return [int(offset) for offset in noted]
-    except FileNotFoundError:
-        return []
-    except OSError as err:
-        raise _explained(err, f"the note of what is unproved in {path} cannot be read") from err
-    except (ValueError, TypeError) as err:
-        raise IndexCorruptError(f"the note of what is unproved in {path} is damaged: {err}") from err
-
-
-def note_proved(path: Path) -> None:
-    """Forget the noted offsets. Raises OSError."""
-    (path / UNPROVED).unlink(missing_ok=True)
-
-
-def _note_unproved(path: Path, offset: Offset) -> None:
-    """Note an offset durably: what is replayed is deleted from the write-ahead log."""
-    noted = unproved(path)
-    if offset in noted:
-        return
-    temporary = path / f"{UNPROVED}.new"
-    with temporary.open("wb") as file:
-        file.write(json.dumps([*noted, offset]).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path / UNPROVED)
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        note_unproved(path, first_offset)
 
 
 def _files(path: Path) -> list[Path]:
     """Return the write-ahead files, oldest first; others have no number for a name."""
     files = [file for file in path.glob("*.log") if file.stem.isdecimal()]
     return sorted(files, key=lambda file: int(file.stem))
-
-
-def _explained(err: OSError, what: str) -> OSError | IndexCorruptError:
-    """Return the error of an access: a block that cannot be read will not be readable later either."""
-    return IndexCorruptError(f"{what}: {err}") if err.errno == errno.EIO else err
 
 
 def _records(file: BinaryIO) -> Iterator[tuple[bytes, int]]:

@@ -51,6 +51,7 @@ class _Disk:
     unsynced: deque[_Undo] = field(default_factory=lambda: deque(maxlen=UNSYNCED_MAX))
     is_damaged: bool = False
     unproved: tuple[Offset, ...] = ()
+    is_disproved: bool = False
 
     def forget(self, start: Offset) -> None:
         """Become the disk of a new, empty index."""
@@ -126,7 +127,7 @@ class MemoryStore:
             raise IndexUnavailableError(f"index of {place} is locked")
         self.check_room(place)
         disk = self._disks.setdefault(place, _Disk(identity))
-        if disk.is_damaged:
+        if disk.is_damaged or disk.is_disproved:
             raise IndexCorruptError(f"index of {place} is damaged")
         if disk.identity != identity:
             raise IndexCorruptError(f"index of {place} was built from another log or for other settings")
@@ -166,6 +167,10 @@ class MemoryStore:
         lost = set(offsets[-2 * entries : -entries])
         disk.entries = {key: entry for key, entry in disk.entries.items() if entry.offset not in lost}
         disk.unproved = (max(lost) + 1,)
+
+    def replace_entry(self, identity: IndexIdentity, key: EventKey, entry: Entry) -> None:
+        """Have an entry that no update has written."""
+        self._disks[_place_of(identity)].entries[key] = entry
 
     def drop_before(self, identity: IndexIdentity, offset: Offset) -> None:
         """Forget the oldest entries, as FIFO compaction does; none where there is no index."""
@@ -233,6 +238,9 @@ class MemoryIndex:
     def note_proved(self) -> None:
         self._disk.unproved = ()
 
+    def note_disproved(self) -> None:
+        self._disk.is_disproved = True
+
     def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
         entries = self._readable().entries
         return [entries.get(key) for key in keys]
@@ -263,7 +271,7 @@ class MemoryIndex:
 
     def reset(self, start: Offset) -> None:
         assert not self._is_closed, "index is closed"
-        self._disk.is_damaged = self._has_failed = False
+        self._disk.is_damaged = self._disk.is_disproved = self._has_failed = False
         self._disk.forget(start)
 
     def covers(self, offset: Offset) -> bool:

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedupe.model.errors import IndexCorruptError
-from dedupe.storage.rocksdb.wal import UNPROVED, _records, check_wal, unproved
+from dedupe.storage.rocksdb.marks import UNPROVED, unproved
+from dedupe.storage.rocksdb.wal import _records, check_wal
 
 BLOCK = 32 * 1024
 PUT_HEAD = b"\x01\x10" + b"k" * 16 + b"\x10"
