@@ -129,6 +129,7 @@ def partition_of(lane: Lane) -> dict[str, Any]:
         "throttled": lane.is_throttled,
         "throttled_seconds": round(lane.throttled_s, 3),
         "rebuilds": metrics.rebuilds,
+        "duplicate_proofs": asdict(metrics.proofs),
         "sequence_gaps": metrics.sequence_gaps,
         "skipped_records": metrics.skipped_records,
         "last_error": lane.health.last_error,
