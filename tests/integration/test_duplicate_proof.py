@@ -14,7 +14,7 @@ from dedupe.model.types import Entry
 from dedupe.storage.rocksdb.database import Database
 from dedupe.storage.rocksdb.format import ENTRY, decode_entry
 from tests.fault.conftest import kafka_log
-from tests.support.constants import IMPATIENT
+from tests.support.constants import IMPATIENT, Constants
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, new_event, post
 from tests.support.rocks import SMALLEST
@@ -26,7 +26,8 @@ PATIENCE_S = 20.0
 @pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.kafka)])
 def new_gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Gateway]:
     """Return what makes a gateway on a log of its own; each duplicate of it is proved."""
-    constants = IMPATIENT | {
+    constants: Constants = {
+        **IMPATIENT,
         "dedupe.partition.duplicate_proof:EVERY_S": 0.0,
         "dedupe.partition.duplicate_proof:OVERDUE_S": 0.0,
     }
