@@ -35,7 +35,7 @@ def new_gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str
     def make(name: str) -> Gateway:
         env = SETTINGS
         if request.param == "kafka":
-            env = kafka_log(request.getfixturevalue("kafka_bootstrap")).env | SETTINGS
+            env = {**kafka_log(request.getfixturevalue("kafka_bootstrap")).env, **SETTINGS}
         return Gateway(tmp_path / name, env, constants=constants)
 
     return make

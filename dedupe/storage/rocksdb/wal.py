@@ -55,7 +55,7 @@ def check_wal(path: Path) -> None:
     """
     first_offset: Offset | None = None
     following: int | None = None
-    for place in _files(path):
+    for place in wal_in_order(path):
         try:
             with place.open("rb") as file:
                 for head, _ in _records(file):
@@ -74,7 +74,7 @@ def check_wal(path: Path) -> None:
         note_unproved(path, first_offset)
 
 
-def _files(path: Path) -> list[Path]:
+def wal_in_order(path: Path) -> list[Path]:
     """Return the write-ahead files, oldest first; others have no number for a name."""
     files = [file for file in path.glob("*.log") if file.stem.isdecimal()]
     return sorted(files, key=lambda file: int(file.stem))

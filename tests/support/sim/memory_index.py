@@ -14,7 +14,7 @@ from dedupe.decide.sessions import NO_SESSIONS, SessionCounts, SessionKey, Sessi
 from dedupe.decide.window import Step
 from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.model.types import Entry, EventKey, Offset
-from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, WalFiles
+from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, Opening, WalFiles
 from tests.support.sim.faults import OnFault, SimDice, ignore_fault
 
 UNSYNCED_MAX = 64
@@ -106,6 +106,7 @@ class MemoryStore:
 
     def __init__(self, rng: SimDice | None = None) -> None:
         self.has_room = True
+        self.openings: dict[Place, Opening] = {}
         self.on_fault: OnFault = ignore_fault
         self._rng = rng or SimDice()
         self._disks: dict[Place, _Disk] = {}
@@ -113,6 +114,10 @@ class MemoryStore:
 
     async def prepare(self, identity: IndexIdentity) -> None:
         """See IndexStore. There is nothing to wait for."""
+
+    def opening(self, identity: IndexIdentity) -> Opening | None:
+        """See IndexStore."""
+        return self.openings.get(_place_of(identity))
 
     def open(self, identity: IndexIdentity) -> "MemoryIndex":
         """
