@@ -73,7 +73,7 @@ class RocksStore:
             )
         self._tuning = tuning_for(lane_bytes, keys_max)
         self.open_files_max = lanes * self._tuning.open_files_max
-        self._preparation = Preparation(self._tuning)
+        self._preparation = Preparation()
         self._closers = ThreadPoolExecutor(CLOSERS, thread_name_prefix="index-close")
         self._closing: dict[Path, Future[None]] = {}
         self._damage: dict[Path, IndexCorruptError] = {}  # found by a replay; `open` raises it
@@ -87,7 +87,7 @@ class RocksStore:
             closed.exception()  # marks it as retrieved; `open` raises it
         self._damage.pop(path, None)
         try:
-            await self._preparation.run(path)
+            await self._preparation.run(path, self._tuning)
         except IndexCorruptError as err:
             self._damage[path] = err
         except OSError as err:

@@ -48,8 +48,7 @@ _CORRUPT = 3  # an exit status that Python itself does not use
 class Preparation:
     """The slow parts of opening the indexes of one process, and how far they are."""
 
-    def __init__(self, tuning: Tuning) -> None:
-        self._tuning = tuning
+    def __init__(self) -> None:
         self._slots = asyncio.Semaphore(REPLAYS_MAX)
         self._progress: dict[Path, Opening] = {}
 
@@ -57,7 +56,7 @@ class Preparation:
         """Return the progress with an index that was not closed; None for others."""
         return self._progress.get(path)
 
-    async def run(self, path: Path) -> None:
+    async def run(self, path: Path, tuning: Tuning) -> None:
         """
         Check the WAL of an index that was not closed, replay a long one, and load what an opening reads.
 
@@ -78,7 +77,7 @@ class Preparation:
             async with self._slots:
                 if files.size_bytes > WAL_BYTES_MAX:
                     limit_s, note = time_limit_s(path), partial(self._note, path)
-                    await replay(path, self._tuning, limit_s=limit_s, on_read=note)
+                    await replay(path, tuning, limit_s=limit_s, on_read=note)
                 elif files.size_bytes:
                     await asyncio.to_thread(check_wal, path)
                 with suppress(OSError):  # the opening raises it
