@@ -7,6 +7,7 @@ They outlive a process that ends before the index is checked or deleted.
 import errno
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from dedupe.model.errors import IndexCorruptError
@@ -43,14 +44,15 @@ def note_proved(path: Path) -> None:
     (path / UNPROVED).unlink(missing_ok=True)
 
 
-def note_unproved(path: Path, offset: Offset) -> None:
-    """Note an offset durably: what is replayed is deleted from the write-ahead log."""
+def note_unproved(path: Path, offsets: Sequence[Offset]) -> None:
+    """Note offsets durably: what is replayed is deleted from the write-ahead log."""
     noted = unproved(path)
-    if offset in noted:
+    added = [offset for offset in offsets if offset not in noted]
+    if not added:
         return
     temporary = path / f"{UNPROVED}.new"
     with temporary.open("wb") as file:
-        file.write(json.dumps([*noted, offset]).encode())
+        file.write(json.dumps([*noted, *added]).encode())
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(path / UNPROVED)

@@ -5,8 +5,8 @@ RocksDB replays the files that it finds, and stops at damage, which leaves an ol
 does not notice a file that ends early at a record's border, as after a power cut, or that was deleted before
 it was synced: later files are replayed behind the hole. Each record begins with its sequence number and count
 (WriteBatch in db/write_batch.cc), so a hole between two records shows. A hole before the first record does
-not: recovery has to look up the record before the first one that the write-ahead log has, see
-dedupe.partition.index_recovery.
+not, nor does a file of another index with the same numbers: recovery has to look up the record before the
+first one of each file, see dedupe.partition.index_recovery.
 
 Deleted files that were synced are detected by RocksDB itself, see dedupe.storage.rocksdb.database.
 """
@@ -53,9 +53,10 @@ def check_wal(path: Path) -> None:
         IndexCorruptError: it has a hole, or lies on a damaged disk.
         OSError: it cannot be read now.
     """
-    first_offset: Offset | None = None
+    first_offsets: list[Offset] = []
     following: int | None = None
     for place in wal_in_order(path):
+        first_offset: Offset | None = None
         try:
             with place.open("rb") as file:
                 for head, _ in _records(file):
@@ -70,8 +71,9 @@ def check_wal(path: Path) -> None:
                     following = sequence + count
         except OSError as err:
             raise explained(err, f"{place} cannot be read") from err
-    if first_offset is not None:
-        note_unproved(path, first_offset)
+        if first_offset is not None:
+            first_offsets.append(first_offset)
+    note_unproved(path, first_offsets)
 
 
 def wal_in_order(path: Path) -> list[Path]:
