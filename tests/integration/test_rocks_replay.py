@@ -18,7 +18,7 @@ from types import CoroutineType
 import pytest
 
 from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
-from dedupe.storage.index import EMPTY_STATE
+from dedupe.storage.index import EMPTY_STATE, Opening
 from dedupe.storage.rocksdb.database import tuning_for
 from dedupe.storage.rocksdb.index import CLOSERS, LANE_BYTES_MIN, RocksIndex, RocksStore
 from dedupe.storage.rocksdb.replay import WAL_BYTES_MAX, replay
@@ -108,6 +108,27 @@ async def test_long_log_is_replayed_before_the_index_is_opened(killed: Path) -> 
     index = store.open(IDENTITY)
     assert_is_whole(index, LONG)
     index.close()
+
+
+async def test_long_log_that_is_replayed_says_how_far_it_is(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dedupe.storage.rocksdb.replay.PROGRESS_S", 0.001)
+    store, size_bytes = store_in(killed), wal_files(path_in(killed)).size_bytes
+    seen: list[Opening] = []
+    assert store.opening(IDENTITY) is None
+
+    preparing = asyncio.create_task(store.prepare(IDENTITY))
+    while not preparing.done():
+        if (opening := store.opening(IDENTITY)) is not None and opening not in seen:
+            seen.append(opening)
+        await asyncio.sleep(0)
+
+    assert seen[0] == Opening(0, size_bytes)
+    assert seen == sorted(seen)
+    assert {opening.size_bytes for opening in seen} == {size_bytes}
+    assert 0 < seen[-1].done_bytes <= size_bytes
+    assert store.opening(IDENTITY) is None
 
 
 async def test_short_log_is_left_to_the_opening(tmp_path: Path) -> None:

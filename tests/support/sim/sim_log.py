@@ -315,6 +315,13 @@ class SimLog:
             yield batch
             position, left = batch[-1].offset + 1, left - len(batch)
 
+    async def record_at(self, offset: Offset) -> LogRecord | None:
+        await self._call(RetriableError)
+        if offset >= self._partition.log_start:
+            for record in self._partition.between(offset, min(offset + 1, self._partition.high_watermark)):
+                return record
+        return None
+
     @property
     def leader(self) -> str:
         return self._store.leaders.get((self._topic, self._number), LEADER)

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedupe.model.errors import IndexCorruptError
-from dedupe.storage.rocksdb.wal import UNPROVED, _records, check_wal, unproved
+from dedupe.storage.rocksdb.marks import UNPROVED, unproved
+from dedupe.storage.rocksdb.wal import _records, check_wal
 
 BLOCK = 32 * 1024
 PUT_HEAD = b"\x01\x10" + b"k" * 16 + b"\x10"
@@ -71,7 +72,7 @@ def test_hole_is_told_and_what_is_before_the_first_record_is_noted(tmp_path: Pat
     (tmp_path / "cleaner.log").write_text("not RocksDB's")
 
     check_wal(tmp_path)
-    assert unproved(tmp_path) == [70]
+    assert unproved(tmp_path) == [70, 120]
 
     (tmp_path / "000010.log").write_bytes(written([batch(13, 1, 130)]))
     with pytest.raises(IndexCorruptError, match="has a hole"):
