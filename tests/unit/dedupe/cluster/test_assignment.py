@@ -22,7 +22,7 @@ def settle(members: list[Member]) -> Assignment:
         members = [
             found._replace(
                 serving=tuple(lane for lane in range(LANES) if told.owners[lane] == found.worker),
-                followed=tuple(lane for lane in range(LANES) if told.followers[lane] == found.worker),
+                followed=tuple(lane for lane in range(LANES) if found.worker in told.followers_of(lane)),
             )
             for found in members
         ]
