@@ -152,7 +152,7 @@ class GroupCollector(ScrapedCollector):
             if name != manager.worker:
                 up.add_metric([name], int(manager.directory.is_up(name)))
         yield up
-        yield CounterMetricFamily("gateway_lane_moves", "Partitions started by this worker", manager.moves)
+        yield CounterMetricFamily("gateway_lane_moves", "Partitions that came here from other workers", manager.moves)
         yield CounterMetricFamily(
             "gateway_lane_claims", "Partitions claimed because their owner was down", manager.claims
         )

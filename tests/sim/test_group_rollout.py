@@ -17,7 +17,7 @@ SEEN_S = 0.02
 
 
 class Moves:
-    """Who served each lane, one after the other; lanes come and go too fast for nobody to serve them for long."""
+    """Who served each lane, one after the other."""
 
     def __init__(self, group: GroupWorld) -> None:
         self.group = group
@@ -80,7 +80,7 @@ async def test_rolling_restart_moves_no_lane_that_it_need_not_move(count: int, i
         shares = Counter(names[-1] for names in moves.served_by)
         assert max(shares.values()) - min(shares.values()) <= 1
         assert moves.metric == sum(moves.by_lane)
-        # Whom the first one's lanes go to is still to be restarted, and the last one finds all lanes with others.
+        # Whoever gets the first one's lanes is still to be restarted, and others have the last one's share.
         assert sum(moves.by_lane) <= LANES + lanes_of_first + shares[order[-1]]
         assert max(moves.by_lane) <= 2
         assert group.refusals == 0
