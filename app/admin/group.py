@@ -148,11 +148,18 @@ class GroupCollector(ScrapedCollector):
                 "gateway_group_silence_seconds", "Time since the coordinator's last answer", silence_s
             )
         up = GaugeMetricFamily("gateway_peer_up", "1 if the other worker answers", labels=["worker"])
+        connections = CounterMetricFamily(
+            "gateway_peer_connections", "Connections made to the other worker", labels=["worker"]
+        )
         for name in manager.assignment.addresses:
             if name != manager.worker:
                 up.add_metric([name], int(manager.directory.is_up(name)))
-        yield up
-        yield CounterMetricFamily("gateway_lane_moves", "Partitions that came here from other workers", manager.moves)
+                connections.add_metric([name], self._group.peers.connections_to(name))
+        yield from (up, connections)
+        yield GaugeMetricFamily(
+            "gateway_standby_enabled", "1 if this worker may follow partitions", int(manager.can_follow)
+        )
+        yield CounterMetricFamily("gateway_lane_moves", "Partitions taken over from others", manager.moves)
         yield CounterMetricFamily(
             "gateway_lane_claims", "Partitions claimed because their owner was down", manager.claims
         )

@@ -36,6 +36,7 @@ class PeerLink(links.PeerLink):
         self.worker = worker
         self.address = address
         self.is_up = False
+        self.connections = 0  # made so far
         self.status: Any = None  # its last status, encoded; None while it is down
         self._shared, self._handler, self._network = shared, handler, network
         self._dialler: Dialler | None = None
@@ -102,6 +103,7 @@ class PeerLink(links.PeerLink):
                 logger.info("connected to a worker", worker=self.worker, address=self.address)
             self.is_up, self._why = True, ""
             self._shared.metrics.connected += 1
+            self.connections += 1
             self._pass_status(self.status)
             while dialler.end_reason is None:
                 self._changed.clear()

@@ -95,6 +95,11 @@ class LaneManager:
         """This worker's name."""
         return self._member.worker
 
+    @property
+    def can_follow(self) -> bool:
+        """Whether it may be a standby."""
+        return self._member.can_follow
+
     def describe(self) -> Member:
         """Return this worker's description for the group."""
         followed = [

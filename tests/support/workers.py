@@ -46,9 +46,7 @@ class Worker(Gateway):
     ) -> None:
         """Choose ports; nothing is started yet."""
         own = {"GATEWAY_WORKER_ID": name, "GATEWAY_PEER_LISTEN": f"{HOST}:0"}
-        super().__init__(
-            folder / name, {**own, **env}, options=options, constants=None if options else SHORT
-        )
+        super().__init__(folder / name, {**own, **env}, options=options, constants=None if options else SHORT)
         self.name = name
         self.is_in_use = True
         """Whether clients send to it."""
