@@ -71,6 +71,7 @@ def group_of(group: GroupLanes | None) -> dict[str, Any] | None:
         "leaving": manager.is_leaving,
         "moves": manager.moves,
         "claims": manager.claims,
+        "broken": manager.assignment.broken,
         "workers": {
             name: {
                 "address": address,
@@ -125,6 +126,7 @@ async def _ask_all(group: GroupLanes, read: Read) -> dict[str, Any]:
         "asked": manager.worker,
         "generation": manager.generation,
         "silent": silent,
+        "broken": manager.assignment.broken,
         "totals": totals,
         "workers": workers,
     }
@@ -154,10 +156,11 @@ class GroupCollector(ScrapedCollector):
         for name in manager.assignment.addresses:
             if name != manager.worker:
                 up.add_metric([name], int(manager.directory.is_up(name)))
-                connections.add_metric([name], self._group.peers.connections_to(name))
+                link = self._group.peers.link(name)
+                connections.add_metric([name], 0 if link is None else link.connections)
         yield from (up, connections)
         yield GaugeMetricFamily(
-            "gateway_standby_enabled", "1 if this worker may follow partitions", int(manager.can_follow)
+            "gateway_standby_enabled", "1 if this worker may follow partitions", int(self._group.can_follow)
         )
         yield CounterMetricFamily("gateway_lane_moves", "Partitions taken over from others", manager.moves)
         yield CounterMetricFamily(

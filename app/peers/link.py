@@ -8,6 +8,7 @@ import structlog
 
 from app.peers.connection import SILENT, Shared
 from app.peers.dialler import Dialler
+from app.peers.errors import reason_of
 from app.peers.limits import HANDSHAKE_S, REPLACE_S, REPLACED_MAX, REPLACED_S, RETRY_S
 from app.peers.network import Network
 from dedupe.cancellation import is_own_cancellation
@@ -44,6 +45,10 @@ class PeerLink(links.PeerLink):
         self._why = ""
         self._replaced_at: deque[float] = deque(maxlen=REPLACED_MAX)
         self._is_doubtful = False  # lost with submissions under way, and none was answered since
+
+    @property
+    def why(self) -> str:
+        return self._why
 
     @property
     def can_send(self) -> bool:
@@ -96,7 +101,7 @@ class PeerLink(links.PeerLink):
                 async with asyncio.timeout(timeout_s):
                     await self._connect(dialler)
             except (OSError, ValueError, TimeoutError) as err:
-                self._log_reason(dialler.end_reason or repr(err))
+                self._log_reason(dialler.end_reason or reason_of(err))
                 return False
             self._dialler, connected_at = dialler, loop.time()
             if not self.is_up:

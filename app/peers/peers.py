@@ -97,10 +97,6 @@ class Peers(links.Peers):
     def link(self, worker: str) -> PeerLink | None:
         return self._links.get(worker)
 
-    def connections_to(self, worker: str) -> int:
-        """Return how often the link to a worker has connected."""
-        return self._links[worker].connections if worker in self._links else 0
-
     def announce(self) -> None:
         if self._handler is not None and not self._is_announcement_due:
             self._is_announcement_due = True

@@ -12,6 +12,7 @@ A lane is a number here: the clean partitions from 0 on, then those of quarantin
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import islice, zip_longest
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import orjson
@@ -21,6 +22,9 @@ VERSION = 1
 
 WorkerId: TypeAlias = str
 Decoded = TypeVar("Decoded")
+
+BROKEN_MAX, BROKEN_CHARS_MAX = 32, 120
+"""What of broken links is told to all members: the coordinator stores it once for each."""
 
 NOBODY: WorkerId = ""
 """The owner or follower of a lane that has none."""
@@ -42,6 +46,7 @@ class Member(NamedTuple):
     version: int = VERSION
     unreached: tuple[WorkerId, ...] = ()  # members to which it has no link
     given_up: tuple[int, ...] = ()  # lanes whose leader does not answer it; it must own and follow none
+    why_unreached: tuple[str, ...] = ()  # of each of `unreached`, as far as it is known
     is_new: bool = False  # it has joined lately, maybe as one of several that are restarted in turn
     is_late: bool = False  # it leaves, and does not wait for the next owners of its lanes any longer
 
@@ -67,6 +72,7 @@ class Assignment(NamedTuple):
     is_settled: bool = True  # False: members rejoin once their followers have caught up
     generation: int = 0  # later ones have larger numbers
     version: int = VERSION
+    broken: tuple[str, ...] = ()  # "a -> b: why" of members of which a does not reach b
     next_owners: tuple[WorkerId, ...] = ()  # by lane: who follows it too, to own it then; empty if nobody
 
     def encoded(self) -> bytes:
@@ -115,6 +121,7 @@ def assign(members: Sequence[Member], lanes: int, *, standbys: bool = True) -> A
         tuple(followers),
         {name: member.address for name, member in by_name.items()},
         is_settled=owners == wanted,
+        broken=_broken(by_name),
         next_owners=tuple(next_owners) if any(next_owners) else (),
     )
 
@@ -124,6 +131,17 @@ def _is_resting(members: Mapping[WorkerId, Member], staying: Mapping[WorkerId, M
     new = sum(member.is_new for member in staying.values())
     is_left = any(member.is_leaving and member.serving for member in members.values())
     return is_left or 0 < new < len(staying)
+
+
+def _broken(members: Mapping[WorkerId, Member]) -> tuple[str, ...]:
+    """Return the first BROKEN_MAX links between members that are down."""
+    found = (
+        f"{name} -> {other}: {(why or 'no answer')[:BROKEN_CHARS_MAX]}"
+        for name, member in members.items()
+        for other, why in zip_longest(member.unreached, member.why_unreached)
+        if other in members
+    )
+    return tuple(islice(found, BROKEN_MAX))
 
 
 def _served_by(members: Iterable[Member], lanes: int) -> list[WorkerId]:

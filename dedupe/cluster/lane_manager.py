@@ -95,11 +95,6 @@ class LaneManager:
         """This worker's name."""
         return self._member.worker
 
-    @property
-    def can_follow(self) -> bool:
-        """Whether it may be a standby."""
-        return self._member.can_follow
-
     def describe(self) -> Member:
         """Return this worker's description for the group."""
         followed = [
@@ -116,6 +111,7 @@ class LaneManager:
             followed=tuple(followed),
             is_leaving=self.is_leaving,
             unreached=self._unreachable,
+            why_unreached=tuple(map(self.directory.why_unreachable, self._unreachable)),
             given_up=self._told_given_up,
             is_new=self._was_new,
             is_late=self._is_late,
@@ -132,6 +128,9 @@ class LaneManager:
             if owner not in (NOBODY, self.worker):
                 self._elsewhere.add(number)
         self._joined_at = self._clock.monotonic() if self._joined_at is None else self._joined_at
+        for link in assignment.broken:
+            if f" -> {self.worker}: " in link and link not in self.assignment.broken:
+                logger.warning("another worker does not reach this one", link=link)
         self.generation, self.assignment = generation, assignment
         self._claimed.clear()
         self.appends.take_back([n for n in self._told_given_up if assignment.owners[n] == self.worker])

@@ -38,6 +38,8 @@ LANES = 3
 class SimLink(links.PeerLink):
     """To a worker that is there until it is not."""
 
+    why = ""
+
     def __init__(self) -> None:
         self.is_up = True
         self.notifications = 0

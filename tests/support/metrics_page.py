@@ -39,11 +39,11 @@ def families() -> Iterator[Metric]:
             moves=0,
             claims=0,
             worker="",
-            can_follow=True,
             assignment=SimpleNamespace(addresses={}),
         )
         group: Any = SimpleNamespace(
             manager=manager,
+            can_follow=True,
             peers=SimpleNamespace(metrics=PeerMetrics()),
             membership=SimpleNamespace(silence_s=0.0),
         )
