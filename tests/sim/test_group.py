@@ -89,7 +89,6 @@ async def test_claim_against_a_live_owner_costs_a_moment_and_no_event() -> None:
 
         assert await group.until(lambda: group.owner_of(0) is follower) < 1
         assert await group.settle() < 10
-        assert group.owner_of(0) is follower
         assert group.refusals == 0
         assert group.slowest_s < 1
         await group.judge()

@@ -34,7 +34,8 @@ REPEATED = 20
 SOURCE = "fault-test"
 
 
-SHORT_LINGER = {"app.main:DRAIN_LINGER_S": 0.2}
+SHORT = {"app.main:DRAIN_LINGER_S": 0.2, "dedupe.cluster.lane_manager:NEW_S": 5.0}
+"""Waits that a test need not wait for."""
 
 
 class Worker(Gateway):
@@ -45,9 +46,7 @@ class Worker(Gateway):
     ) -> None:
         """Choose ports; nothing is started yet."""
         own = {"GATEWAY_WORKER_ID": name, "GATEWAY_PEER_LISTEN": f"{HOST}:0"}
-        super().__init__(
-            folder / name, {**own, **env}, options=options, constants=None if options else SHORT_LINGER
-        )
+        super().__init__(folder / name, {**own, **env}, options=options, constants=None if options else SHORT)
         self.name = name
         self.is_in_use = True
         """Whether clients send to it."""

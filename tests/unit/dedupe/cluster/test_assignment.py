@@ -22,7 +22,7 @@ def settle(members: list[Member]) -> Assignment:
         members = [
             found._replace(
                 serving=tuple(lane for lane in range(LANES) if told.owners[lane] == found.worker),
-                followed=tuple(lane for lane in range(LANES) if told.followers[lane] == found.worker),
+                followed=tuple(lane for lane in range(LANES) if found.worker in told.followers_of(lane)),
             )
             for found in members
         ]
@@ -183,3 +183,21 @@ def test_without_standbys_lanes_move_at_once() -> None:
 
     assert sorted(Counter(told.owners).values()) == [4, 5]
     assert told.is_settled
+
+
+def test_all_are_told_which_members_do_not_reach_each_other_and_why() -> None:
+    members = [
+        member("a", unreached=("b", "gone"), why_unreached=("closed", "silent")),
+        member("b", unreached=("a", "c"), why_unreached=("its certificate has expired",)),
+        member("c"),
+    ]
+    assert assign(members, LANES).broken == (
+        "a -> b: closed",
+        "b -> a: its certificate has expired",
+        "b -> c: no answer",
+    )
+    many = [
+        member(f"w{n}", unreached=tuple(f"w{m}" for m in range(40)), why_unreached=("x" * 10_000,) * 40)
+        for n in range(40)
+    ]
+    assert len("".join(assign(many, LANES).broken)) < 5_000
