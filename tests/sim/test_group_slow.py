@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from dedupe.cluster import slow_watch
+from dedupe.cluster.append_watch import PROVED_S
 from dedupe.cluster.codec import STANDBY
 from tests.sim.group_world import GroupWorld, Worker
 from tests.sim.test_group import NAMES, begin, owner_and_follower
@@ -49,7 +50,7 @@ async def test_slow_owner_hands_all_its_lanes_over_within_forty_seconds(group: G
     assert not owner.owned
 
     owner.world.connection.latency_s.clear()
-    await asyncio.sleep(slow_watch.PROVED_S - 10)
+    await asyncio.sleep(PROVED_S - 10)
     assert not owner.owned, "not proved yet"
     assert await group.until(lambda: bool(owner.owned)) < 30
     assert not owner.manager.slow.is_slow
@@ -119,8 +120,11 @@ async def test_quota_moves_no_lane(group: GroupWorld) -> None:
 
 
 async def test_standby_that_is_slow_too_takes_nothing(group: GroupWorld) -> None:
-    _, follower = await slow_down(group)
-    follower.world.connection.latency_s[LEADER] = 0.3
+    owner, follower = owner_and_follower(group)
+    lane = owner.router.all_lanes[0]
+    group.world.connection.leaders[lane.topic, lane.partition] = "another"
+    owner.world.connection.latency_s["another"] = SLOW_S
+    follower.world.connection.latency_s["another"] = 0.3
     await stays(group)
 
 
@@ -164,7 +168,7 @@ async def test_of_two_workers_the_quick_one_takes_all_lanes_and_keeps_them() -> 
         assert not follower.manager.slow.handed_over
         for worker in group.alive:
             worker.world.connection.latency_s.clear()
-        await group.settle(2 * slow_watch.PROVED_S)
+        await group.settle(2 * PROVED_S)
         await group.judge()
 
 
