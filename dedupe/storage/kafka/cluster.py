@@ -258,7 +258,6 @@ class KafkaCluster:
         self._leaders.clear()
         if broker in self._any:
             self._any.remove(broker)
-        if broker in self._bootstrap:
             self._any.append(broker)
 
     def close(self) -> None:
