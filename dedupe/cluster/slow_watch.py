@@ -14,8 +14,9 @@ The lanes are served here until the group has assigned them to others, as in a d
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from statistics import median, median_high
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -43,6 +44,14 @@ STANDBY_S = 1.5  # for a standby's
 ANSWER_S = 2.0  # for its answer, which contains the probe
 
 logger = structlog.get_logger(__name__)
+
+
+class Took(NamedTuple):
+    """The time of a probe."""
+
+    seconds: float
+    is_answered: bool
+    """A connection that is not made in time is slow, too, and no answer."""
 
 
 class SlowWatch:
@@ -105,7 +114,8 @@ class SlowWatch:
         """
         if self.handed_over or not all(self._lanes[number].follower.is_caught_up for number in numbers):
             return None
-        return await _seconds_of(self._lanes[probed].log.probe(), STANDBY_S)
+        took = await _time_of(self._lanes[probed].log.probe(), STANDBY_S)
+        return took.seconds if took.is_answered else None
 
     def take_back(self, owned: Sequence[int]) -> None:
         """Keep lanes that the group assigns to this worker although it has handed them over."""
@@ -182,10 +192,10 @@ class SlowWatch:
         led = [number for number in lanes if self._lanes[number].log.leader == leader]
         if not led or any(now - self._moved_at.get(number, -MOVE_AGAIN_S) < MOVE_AGAIN_S for number in lanes):
             return
-        own_s, standby_s = await asyncio.gather(
-            _seconds_of(self._lanes[led[0]].log.probe(), PROBE_S), self._ask_standbys(lanes, led[0])
+        own, standby_s = await asyncio.gather(
+            _time_of(self._lanes[led[0]].log.probe(), PROBE_S), self._ask_standbys(lanes, led[0])
         )
-        if own_s is None or standby_s is None or own_s < max(SLOW_S, TIMES * standby_s):
+        if standby_s is None or own.seconds < max(SLOW_S, TIMES * standby_s):
             return
         logger.error(
             "partitions handed over: their leader answers this worker far slower than their standbys",
@@ -218,8 +228,8 @@ class SlowWatch:
     async def _prove(self) -> None:
         """Probe for all lanes that were handed over; have lanes again after PROVED_S of quick answers."""
         now = self._probed_at = self._clock.monotonic()
-        took_s = await _seconds_of(self._lanes[self._probed].log.probe(), PROBE_S)
-        if took_s is None or took_s >= SLOW_S:
+        took = await _time_of(self._lanes[self._probed].log.probe(), PROBE_S)
+        if not took.is_answered or took.seconds >= SLOW_S:
             self._quick_since = None
             return
         self._quick_since = now if self._quick_since is None else self._quick_since
@@ -229,15 +239,13 @@ class SlowWatch:
             self._on_change()
 
 
-async def _seconds_of(request: Awaitable[Any], limit_s: float) -> float | None:
-    """Return how long a request took, the limit if it took longer; None if it was refused before."""
+async def _time_of(request: Awaitable[Any], limit_s: float) -> Took:
+    """Return how long a request took, the limit at most."""
     loop = asyncio.get_running_loop()
     began_at = loop.time()
-    try:
+    is_answered = False
+    with suppress(GatewayError, TimeoutError):
         async with asyncio.timeout(limit_s):
             await request
-    except TimeoutError:
-        return limit_s
-    except GatewayError:
-        return None
-    return loop.time() - began_at
+        is_answered = True
+    return Took(loop.time() - began_at, is_answered)

@@ -8,6 +8,7 @@ import pytest
 from dedupe.cluster import slow_watch
 from dedupe.cluster.append_watch import PROVED_S
 from dedupe.cluster.codec import STANDBY
+from dedupe.model.errors import RetriableError
 from tests.sim.group_world import GroupWorld, Worker
 from tests.sim.test_group import NAMES, begin, owner_and_follower
 from tests.sim.test_group_appends import moves
@@ -55,6 +56,21 @@ async def test_slow_owner_hands_all_its_lanes_over_within_forty_seconds(group: G
     assert await group.until(lambda: bool(owner.owned)) < 30
     assert not owner.manager.slow.is_slow
     await group.settle()
+    await group.judge()
+
+
+async def test_owner_that_is_too_slow_to_connect_anew_hands_its_lanes_over(group: GroupWorld) -> None:
+    owner, follower = await slow_down(group)
+
+    async def probe() -> None:
+        await asyncio.sleep(2.5)
+        raise RetriableError("simulated: no answer to a connection")
+
+    for lane in owner.router.all_lanes:
+        lane.log.probe = probe  # type: ignore[method-assign]
+    assert await group.until(lambda: group.owner_of(0) is follower) < 40
+    await asyncio.sleep(2 * PROVED_S)
+    assert not owner.owned
     await group.judge()
 
 
@@ -140,7 +156,7 @@ async def test_standby_is_who_has_followed_and_is_quick(group: GroupWorld) -> No
     assert await slow.stands_by(followed, 0) is not None
     assert await slow.stands_by([*followed, *follower.owned], 0) is None
     follower.world.connection.drops_large.add(LEADER)
-    assert await slow.stands_by(followed, 0) == slow_watch.STANDBY_S
+    assert await slow.stands_by(followed, 0) is None
     follower.world.connection.is_available = False
     follower.world.connection.drops_large.clear()
     assert await slow.stands_by(followed, 0) is None

@@ -34,7 +34,12 @@ def families() -> Iterator[Metric]:
         settings = make_settings(mode="development", log="sqlite", write_keys_file=keys, data_dir=folder)
         secondary_keys = build_ingress_limits(settings, SystemClock(), index_files=0)
         manager = SimpleNamespace(
-            generation=0, moves=0, claims=0, worker="", assignment=SimpleNamespace(addresses={})
+            generation=0,
+            moves=0,
+            claims=0,
+            worker="",
+            assignment=SimpleNamespace(addresses={}),
+            slow=SimpleNamespace(commit_ms={"leader": 0}, is_slow=False),
         )
         group: Any = SimpleNamespace(
             manager=manager,
