@@ -1,5 +1,5 @@
 """
-Claim: a broker that stands still, with its connections open, keeps an owner from appending for seconds: little
+Claim: a broker that stands still with its connections open keeps an owner from appending for seconds: little
 more than the cluster needs for a new leader or coordinator.
 """
 

@@ -350,7 +350,8 @@ class SimLog:
             self._partition.hidden_from = base
         self._store.crashpoint("commit")
         await self._rng.step()
-        await asyncio.sleep(self._partition.replicas_s)
+        if self._partition.replicas_s:
+            await asyncio.sleep(self._partition.replicas_s)
         await self._answer_late()
         if base > self._expected:
             raise OutcomeUnknownError(f"the records landed at offset {base} instead of {self._expected}")
