@@ -15,9 +15,9 @@ from typing import Any
 
 import structlog
 
-from dedupe.cancellation import is_own_cancellation
 from dedupe.cluster.codec import APPENDS
 from dedupe.cluster.peer_directory import PeerDirectory
+from dedupe.cluster.watching import keep_looking
 from dedupe.model.clock import Clock
 from dedupe.model.errors import GatewayError
 from dedupe.partition.lane import Lane
@@ -30,7 +30,6 @@ AGAIN_S = 5.0  # between two probes of one lane
 PROVED_S = 60.0  # of answered probes, before this worker gets lanes again
 MOVE_AGAIN_S = 600.0  # between two times that a lane is given up for this reason, by whichever worker
 WATCH_S = 0.1
-RETRY_S = 1.0
 
 UNANSWERED_MAX = 3
 """Appends of a lane without an answer within a minute; the next one is looked into at once."""
@@ -47,6 +46,7 @@ class AppendWatch:
         running: set[int],
         directory: PeerDirectory,
         clock: Clock,
+        moved_at: dict[int, float],
         on_change: Callable[[], None],
     ) -> None:
         """
@@ -57,6 +57,7 @@ class AppendWatch:
             running: the numbers of those that run here, kept up to date.
             directory: the other workers.
             clock: of all waits.
+            moved_at: when each lane was last given up by any worker, shared with SlowWatch.
             on_change: called when lanes were given up, or the worker may have lanes again.
         """
         self.given_up: frozenset[int] = frozenset()
@@ -64,21 +65,13 @@ class AppendWatch:
         self.moves = 0  # lanes given up so far
         self._lanes, self._running, self._directory = lanes, running, directory
         self._clock, self._on_change = clock, on_change
-        self._moved_at: dict[int, float] = {}
+        self._moved_at = moved_at
         self._probed_at: dict[int, float] = {}
         self._proved_since: float | None = None
 
     async def run(self) -> None:
         """Watch until cancelled; every failure is logged."""
-        while True:
-            await asyncio.sleep(WATCH_S)
-            try:
-                await self._look()
-            except (Exception, asyncio.CancelledError) as err:
-                if is_own_cancellation(err):
-                    raise
-                logger.exception("the watch of appends failed")
-                await asyncio.sleep(RETRY_S)
+        await keep_looking(self._look, WATCH_S, of="appends")
 
     async def can_append(self, number: int, leader: str) -> bool:
         """Return whether the leader of a lane, which another worker owns, answers this worker."""

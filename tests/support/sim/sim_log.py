@@ -65,6 +65,7 @@ class SimPartition:
         self.hidden_from: Offset | None = None  # readers do not see yet what is from here on
         self.outage_calls = 0  # so many calls are not taken
         self.is_stuck = False  # its replicas do not answer, and so no append is answered
+        self.replicas_s = 0.0  # how long they take, so that each append is answered as late
         self.refused_appends = 0  # so many appends are not taken
         self.record_bytes_max: int | None = None  # of a batch, keys and values
         self.refuses: Callable[[NewRecord], bool] = lambda _record: False  # for its content
@@ -356,6 +357,8 @@ class SimLog:
             self._partition.hidden_from = base
         self._store.crashpoint("commit")
         await self._rng.step()
+        if self._partition.replicas_s:
+            await asyncio.sleep(self._partition.replicas_s)
         await self._answer_late()
         if base > self._expected:
             raise OutcomeUnknownError(f"the records landed at offset {base} instead of {self._expected}")
