@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from dedupe.cluster.append_watch import PROVED_S
 from dedupe.decide.committed import Committed
 from tests.sim.group_plan import missing_cells
 from tests.sim.group_world import PAUSE_S, GroupWorld, Worker
@@ -62,7 +63,7 @@ async def test_history_of_a_group_keeps_every_promise(seed: int, seen: Seen) -> 
                 if isinstance(end, Exception):
                     raise end
         await heal(group)
-        await group.settle(HEALED_S)
+        await group.settle(HEALED_S + PROVED_S * bool(group.given_up))
         await group.judge([str(number) for number in range(60)])
     seen["histories", "run"] += 1
 
