@@ -168,7 +168,7 @@ def _claimants_of(group: GroupWorld, owner: Worker) -> list[Worker]:
 async def test_workers_know_what_an_owner_gave_up_before_it_was_restarted() -> None:
     async with GroupWorld(*NAMES) as group:
         await begin(group)
-        owner, follower = owner_and_follower(group)
+        owner, _ = owner_and_follower(group)
         kept = min({0, 1} - owner.owned)
         owner.world.connection.drops_large.add(LEADER)
         await group.until(lambda: not owner.owned)
