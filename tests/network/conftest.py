@@ -1,4 +1,4 @@
-"""Three brokers and three workers in network namespaces of their own, and what their clients saw of a fault."""
+"""Three brokers and three workers in network namespaces, and what their clients saw of a fault."""
 
 import asyncio
 import time
@@ -6,6 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ class NodeWorker(Worker):
         }
         super().__init__(folder, name, {**env, **at})
         self.node = node
-        self.forks = False  # type: ignore[misc] # a forked one would be where its parent is
+        self.forks = False  # a forked one would be where its parent is
         self.url = f"http://{node.address}:{self.port}"
         self.admin_url = f"http://{node.address}:{self.admin_port}"
 
@@ -148,7 +149,7 @@ class Scene:
         for client in self.roam.clients:
             good = [said.at + said.seconds for said in client.said if said.status == 200]
             times = [seen.began, *(at for at in good if seen.began < at < seen.ended), seen.ended]
-            seen.gaps_s.append(max(after - before for before, after in zip(times, times[1:], strict=False)))
+            seen.gaps_s.append(max(after - before for before, after in pairwise(times)))
 
     async def _watch_readiness(self, seen: Seen) -> None:
         while True:
@@ -156,7 +157,9 @@ class Scene:
             late = time.monotonic() - seen.began >= OUT_FROM_S
             ready = [await asyncio.to_thread(worker.is_ready) for worker in self.workers.all]
             if late:
-                names = {worker.name for worker, is_so in zip(self.workers.all, ready, strict=True) if not is_so}
+                names = {
+                    worker.name for worker, is_so in zip(self.workers.all, ready, strict=True) if not is_so
+                }
                 seen.unready |= names
 
 
@@ -181,7 +184,9 @@ def switch(nodes: list[Node]) -> Iterator[Switch]:
 
 
 @pytest.fixture(scope="module")
-def brokers(nodes: list[Node], switch: Switch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[KafkaBroker]]:
+def brokers(
+    nodes: list[Node], switch: Switch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[KafkaBroker]]:
     """Three in one namespace, each at an address of its own."""
     folder, node = tmp_path_factory.mktemp("brokers"), nodes[1]
     first = KafkaBroker(folder / "1", properties=REPLICATED)

@@ -149,4 +149,3 @@ def _judge(case: str, seen: Seen, gap_s: float) -> None:
     )
     assert len(seen.out()) <= 1
     assert seen.gap_s <= gap_s
-
