@@ -18,6 +18,9 @@ def moves(group: GroupWorld) -> int:
     return sum(worker.manager.moves for worker in group.alive)
 
 
+@pytest.mark.regression(
+    "A worker whose large packets to Kafka vanished took the clients of all workers down."
+)
 @pytest.mark.parametrize("fault", ["drops_large", "silent"])
 async def test_worker_whose_appends_are_not_answered_hands_its_lanes_over(fault: str) -> None:
     async with GroupWorld(*NAMES) as group:
@@ -40,6 +43,9 @@ async def test_worker_whose_appends_are_not_answered_hands_its_lanes_over(fault:
         await group.judge()
 
 
+@pytest.mark.regression(
+    "A worker that did not reach one broker kept that broker's partitions for 23 seconds."
+)
 async def test_worker_that_cannot_append_to_one_of_two_leaders_costs_seconds() -> None:
     async with GroupWorld(*NAMES) as group:
         await begin(group)
@@ -141,6 +147,7 @@ async def test_lane_is_given_up_once_in_ten_minutes() -> None:
         await group.judge()
 
 
+@pytest.mark.regression("Two workers whose paths broke at once gave one partition up twice within a second.")
 async def test_lane_that_was_given_up_is_not_given_up_again_by_who_has_claimed_it() -> None:
     async with GroupWorld(*NAMES, "d") as group:
         await begin(group)
@@ -165,6 +172,7 @@ def _claimants_of(group: GroupWorld, owner: Worker) -> list[Worker]:
     return [worker for worker in group.alive if worker in followers and worker.owned & {0, 1}]
 
 
+@pytest.mark.regression("An owner that was restarted could give a partition up again within ten minutes.")
 async def test_workers_know_what_an_owner_gave_up_before_it_was_restarted() -> None:
     async with GroupWorld(*NAMES) as group:
         await begin(group)
