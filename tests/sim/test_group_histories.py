@@ -85,7 +85,7 @@ async def test_outage_that_all_share_moves_no_lane(seed: int) -> None:
                 OUTAGES[fault](group, rng)
                 await asyncio.sleep(rng.choice((0.5, 3.0, 10.0, 20.0)))
             await heal(group)
-            await asyncio.sleep(rng.choice((0.5, 3.0)))
+            await asyncio.sleep(rng.choice((6.0, 12.0)))  # longer than a lane's longest pause
         await group.settle(HEALED_S)
 
         assert sum(worker.manager.moves for worker in group.alive) == moves
