@@ -118,13 +118,14 @@ class Worker:
         router.reach_by([GroupRoute(number, lane, self.manager) for number, lane in enumerate(lanes)])
 
     def _note_given_up(self) -> None:
-        """Have the world learn of each lane that it gives up as its appends are not answered."""
+        """Have the world learn of each lane that it gives up and that nobody has taken from it meanwhile."""
         appends, told = self.manager.appends, self.manager.appends._on_change
         before: set[int] = set()
 
         def on_change() -> None:
             now = asyncio.get_running_loop().time()
-            self.group.given_up += [(lane, now) for lane in appends.given_up - before]
+            lost = appends.given_up - before - self.group.run_beside(self)
+            self.group.given_up += [(lane, now) for lane in lost]
             before.clear()
             before.update(appends.given_up)
             told()
@@ -341,6 +342,11 @@ class GroupWorld:
     def alive(self) -> list[Worker]:
         """Workers whose processes are there and run."""
         return [worker for worker in self.workers.values() if worker.is_alive and not worker.is_frozen]
+
+    def run_beside(self, worker: Worker) -> set[int]:
+        """Return the lanes that run in other workers' processes."""
+        others = [each for each in self.workers.values() if each.is_alive and each is not worker]
+        return set().union(*(each.manager._running for each in others))
 
     def owner_of(self, lane: int) -> Worker | None:
         """Return who serves a lane, if somebody who is not frozen does."""
