@@ -31,6 +31,7 @@ CALM_S = 5.0  # of load before a fault
 OUT_FROM_S = 12.0
 """After it a worker counts as out if most of what its own clients ask is refused."""
 HEALED_S = 60.0
+STARTED_S = 90.0
 
 
 class NodeWorker(Worker):
@@ -51,6 +52,10 @@ class NodeWorker(Worker):
     def start(self, **options: object) -> None:
         """See Gateway; within its namespace."""
         self.node.run(lambda: super(NodeWorker, self).start(**options))  # type: ignore[arg-type]
+
+    def wait_until_ready(self, timeout_s: float = STARTED_S) -> None:
+        """See Gateway; with the patience that nine processes under load need."""
+        super().wait_until_ready(timeout_s)
 
 
 class Wanderer(Roamer):
