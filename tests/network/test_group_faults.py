@@ -94,6 +94,7 @@ async def test_large_packets_that_are_few_and_vanish_cost_one_worker(scene: Scen
         ("19a large packets to Kafka vanish", _lose_large_to_kafka, 60, OF_PEERS_S),
         ("19c 8 kB/s to Kafka", _slow_to_kafka, 60, OF_PEERS_S),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 async def test_fault_between_a_worker_and_kafka_costs_one_worker(
     scene: Scene, case: str, fault: Fault, seconds: float, gap_s: float
