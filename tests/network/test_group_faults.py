@@ -69,6 +69,12 @@ PEERS: dict[str, tuple[Fault, float]] = {
     "20 cut from all but clients": (_cut_from_all, 20),
 }
 
+KAFKA: dict[str, tuple[Fault, float, float]] = {
+    "2 cut from Kafka": (_cut_from_kafka, 20, OF_KAFKA_S),
+    "19a large packets to Kafka vanish": (_lose_large_to_kafka, 60, OF_PEERS_S),
+    "19c 8 kB a second to Kafka": (_slow_to_kafka, 60, OF_PEERS_S),
+}
+
 
 @pytest.mark.parametrize("case", PEERS)
 async def test_fault_between_workers_costs_one_of_them(scene: Scene, case: str) -> None:
@@ -87,18 +93,9 @@ async def test_large_packets_that_are_few_and_vanish_cost_one_worker(scene: Scen
     _judge("18b now and then", seen, OF_PEERS_S + 4.0)
 
 
-@pytest.mark.parametrize(
-    ("case", "fault", "seconds", "gap_s"),
-    [
-        ("2 cut from Kafka", _cut_from_kafka, 20, OF_KAFKA_S),
-        ("19a large packets to Kafka vanish", _lose_large_to_kafka, 60, OF_PEERS_S),
-        ("19c 8 kB/s to Kafka", _slow_to_kafka, 60, OF_PEERS_S),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-async def test_fault_between_a_worker_and_kafka_costs_one_worker(
-    scene: Scene, case: str, fault: Fault, seconds: float, gap_s: float
-) -> None:
+@pytest.mark.parametrize("case", KAFKA)
+async def test_fault_between_a_worker_and_kafka_costs_one_worker(scene: Scene, case: str) -> None:
+    fault, seconds, gap_s = KAFKA[case]
     async with scene.fault(seconds) as seen:
         fault(scene)
     _judge(case, seen, gap_s)
