@@ -58,8 +58,8 @@ export class Client {
       this.#leave();
       this.#queue.release();
     });
-    this.#listen(globalThis, "pageshow", (event) => {
-      if (/** @type {PageTransitionEvent} */ (event).persisted) this.#queue.reopen();
+    this.#listen(globalThis, "pageshow", () => {
+      if (this.#queue.isLeft) this.#queue.reopen();
       this.#wake("hurry");
     });
     this.#listen(globalThis.document, "visibilitychange", () => {
@@ -166,6 +166,7 @@ export class Client {
     if (this.#queue.waiting >= this.#options.queueEventsMax && !this.makeRoom()) return null;
     const { place, written } = this.#queue.add(plain);
     this.#wake("event");
+    if (this.#queue.isLeft) queueMicrotask(() => this.#leave());
     await written;
     return place;
   }
@@ -254,19 +255,21 @@ export class Client {
     else this.#settle(batch, [{ fate: "rejected", code: "request_refused", message: err.message }]);
   }
 
-  /** Send what waits in one request that outlives the page, from memory and in this tick. */
+  /** Send what waits in requests that outlive the page, from memory and in this tick. */
   #leave() {
-    this.#wake("hurry");
-    const batch = this.#queue.nextBatch(BATCH_EVENTS, Math.min(BATCH_BYTES, KEEPALIVE_BYTES - keepaliveBytes - 1_000));
-    if (!batch) return;
-    const body = bodyOf(batch);
-    const size = bytesOf(body);
-    if (keepaliveBytes + size > KEEPALIVE_BYTES) return;
-    keepaliveBytes += size;
-    this.#post(body, true)
-      .then((document) => this.#settle(batch, judge(batch, document)))
-      .catch(() => {}) // the next try tells, of this page or of another
-      .finally(() => (keepaliveBytes -= size));
+    for (const session of this.#queue.sessions.values()) {
+      if (session.row.last === session.leftThrough || !session.events.size) continue;
+      const batch = session.batch(BATCH_EVENTS, Math.min(BATCH_BYTES, KEEPALIVE_BYTES - keepaliveBytes));
+      const body = bodyOf(batch);
+      const size = bytesOf(body);
+      if (keepaliveBytes + size > KEEPALIVE_BYTES) return;
+      keepaliveBytes += size;
+      session.leftThrough = session.row.last;
+      this.#post(body, true)
+        .then((document) => this.#settle(batch, judge(batch, document)))
+        .catch(() => {}) // the next try tells, of this page or of another
+        .finally(() => (keepaliveBytes -= size));
+    }
   }
 
   /**

@@ -6,6 +6,7 @@ const DEAD_LETTERS_MAX = 1_000; // older ones are deleted: the gateway has them 
 /** The sessions that this tab delivers, with a lock each, and the one in which new events are. */
 class Queue {
   isOpen = false;
+  /** Whether the page is gone, and maybe comes back. */ isLeft = false;
   /** Whether events wait that may be of another source than ours, which the gateway has not told yet. */ needsSource = false;
   /** @type {Map<string, Session>} oldest first */ sessions = new Map();
   /** @type {Session} which new events are in; the page's first moment has one of its own */ own;
@@ -14,7 +15,8 @@ class Queue {
   #told = /** @type {Record<string, any>} */ ({}); // what this page has to be remembered before that was read
   #adoptAt = 0;
   #isAllRead = false;
-  /** @type {Change[]} */ #early = [];
+  /** @type {Change[]} of which this page may not see the end */ #noted = [];
+  #noteKey;
   #name;
   #target;
 
@@ -32,6 +34,7 @@ class Queue {
     this.known = JSON.parse(inPage(() => localStorage[name]) ?? "{}");
     this.client = this.known.client ?? randomHex();
     this.own = this.#begin();
+    this.#noteKey = `${this.#notesKey}${this.own.row.session}`;
     this.ready = this.#open();
   }
 
@@ -48,10 +51,7 @@ class Queue {
   add(event) {
     const changes = this.own.append(JSON.stringify(event), event.messageId != null);
     const { session, last: sequence } = this.own.row;
-    if (!this.isOpen) {
-      this.#early.push(...changes);
-      inPage(() => (localStorage[`${this.#name} early ${session}`] = JSON.stringify(this.#early)));
-    }
+    if (!this.isOpen || this.isLeft) this.#note(changes);
     return { place: { session, sequence }, written: this.isOpen ? this.keeper.write(changes) : this.ready };
   }
 
@@ -89,7 +89,7 @@ class Queue {
     const found = letters.filter(({ sequence }) => events.has(sequence));
     const changes = found.map((letter) => /** @type {Change} */ (["deadLetters", letterKey(letter), letter]));
     if (verdicts.some(({ fate }) => fate === "session over")) {
-      if (session === this.own) this.#beginOwn();
+      if (session === this.own) this.own = this.#begin();
       const unsent = [...events.values()].filter(({ sequence }) => sequence > session.sentThrough);
       for (const { sequence, content, hasId, time } of [...moved, ...unsent]) {
         if (!events.has(sequence)) continue;
@@ -111,7 +111,9 @@ class Queue {
   /** @returns {Promise<[Key, Letter][]>} */
   async letters() {
     const kept = await this.keeper.read("deadLetters").catch(() => []);
-    return [...new Map([...kept, ...this.keeper.unwritten("deadLetters")])];
+    const all = new Map(kept);
+    for (const [kind, key, letter] of this.keeper.underWay) if (kind === "deadLetters" && letter) all.set(key, letter);
+    return [...all];
   }
 
   /** @param {[Key, Letter][]} letters */
@@ -137,15 +139,41 @@ class Queue {
     const first = this.own;
     try {
       await this.#readInstallation();
-      const earlier = inPage(() => sessionStorage[this.#tabKey]);
-      const row = (await this.keeper.read("sessions")).find(([key]) => key === earlier)?.[1];
-      if (row?.client === this.client && this.#isDue(row)) await this.#take(row, true);
+      await this.#goOn();
     } catch (err) {
       this.onError(asError(err)); // from memory, then
     }
     this.isOpen = true;
-    if (this.own === first) this.#beginOwn(); // a page that may be written again by what it left goes on in no session
-    if (await this.keeper.write(this.#early)) this.#removeEarly(first.row.session);
+    if (this.own === first) this.own = this.#begin(); // what is noted of the first moment may be written once more
+    await this.#writeNotes(this.#noteKey, this.#noted);
+  }
+
+  /**
+   * Note changes at once: IndexedDB is not open yet, or the page is being left and does not see it finish.
+   *
+   * @param {Change[]} changes
+   */
+  #note(changes) {
+    this.#noted.push(...changes);
+    if (this.#noted.length) inPage(() => (localStorage[this.#noteKey] = JSON.stringify(this.#noted)));
+  }
+
+  /**
+   * @param {string} key
+   * @param {Change[]} changes
+   */
+  async #writeNotes(key, changes) {
+    if (!(await this.keeper.write(changes))) return;
+    inPage(() => localStorage.removeItem(key));
+    if (changes === this.#noted) this.#noted = [];
+  }
+
+  /** Go on in the session that the page before left in this tab, if all that it numbered is there. */
+  async #goOn() {
+    const left = inPage(() => sessionStorage[this.#tabKey]);
+    inPage(() => sessionStorage.removeItem(this.#tabKey));
+    const row = (await this.keeper.read("sessions")).find(([, { session, last }]) => `${session} ${last}` === left)?.[1];
+    if (row?.client === this.client && this.#isDue(row)) await this.#take(row, true);
   }
 
   /** Read what is remembered of this installation; write it where it is not there, or not any more. */
@@ -169,11 +197,10 @@ class Queue {
     if (!(await this.keeper.write([]))) return; // what was delivered may still be there
     await this.#readInstallation();
     if (this.#isAllRead && !globalThis.navigator?.locks) return;
-    const prefix = `${this.#name} early `;
     for (const key of inPage(() => Object.keys(localStorage)) ?? []) {
-      const session = key.slice(prefix.length);
-      if (!key.startsWith(prefix) || this.sessions.has(session)) continue;
-      if (await this.keeper.write(inPage(() => JSON.parse(localStorage[key])) ?? [])) this.#removeEarly(session);
+      if (key.startsWith(this.#notesKey) && key !== this.#noteKey) {
+        await this.#writeNotes(key, inPage(() => JSON.parse(localStorage[key])) ?? []);
+      }
     }
     this.needsSource = false;
     for (const [session, row] of await this.keeper.read("sessions")) {
@@ -182,11 +209,6 @@ class Queue {
       else this.needsSource ||= this.#source === undefined;
     }
     this.#isAllRead = true;
-  }
-
-  /** @param {string} session */
-  #removeEarly(session) {
-    inPage(() => localStorage.removeItem(`${this.#name} early ${session}`));
   }
 
   /**
@@ -204,16 +226,10 @@ class Queue {
   }
 
   /** Number events to come in a new session, whose lock is ours as soon as it is asked for. */
-  #begin() {
+  #begin(isLeft = false) {
     const session = ksuid();
     const row = { session, last: 0, doubtfulThrough: 0, client: this.client, source: this.#source || undefined };
-    return this.#add(row, this.#hold(session, {}));
-  }
-
-  /** The same, and have the next page in this tab go on in it. */
-  #beginOwn() {
-    this.own = this.#begin();
-    inPage(() => (sessionStorage[this.#tabKey] = this.own.row.session));
+    return this.#add(row, isLeft ? Promise.resolve(null) : this.#hold(session, {}));
   }
 
   /**
@@ -255,17 +271,24 @@ class Queue {
     this.keeper.drop(row.session).catch(this.onError).finally(release);
   }
 
-  /** Let others have what is held: the page is left, or the client closed. */
+  /** Let others have what is held: the page is left, or the client closed. What it numbers now is in no session of theirs. */
   release() {
-    for (const session of this.sessions.values()) session.release();
+    const { session, last } = this.own.row;
+    inPage(() => (sessionStorage[this.#tabKey] = `${session} ${last}`));
+    for (const { release } of this.sessions.values()) release();
+    this.own = this.#begin(true);
+    this.isLeft = true;
+    this.#note(this.keeper.underWay);
   }
 
   /** Go on in a page that was left and came back: others may have delivered meanwhile. */
   reopen() {
+    this.isLeft = false;
+    this.#writeNotes(this.#noteKey, this.#noted);
     if (this.keeper.isDurable) this.sessions.clear();
     this.#isAllRead = false;
     this.#adoptAt = 0;
-    this.#beginOwn();
+    this.own = this.#begin();
   }
 
   // ---- the source
@@ -291,12 +314,16 @@ class Queue {
         session.release();
       }
     }
-    if (!this.sessions.has(this.own.row.session)) this.#beginOwn();
+    if (!this.sessions.has(this.own.row.session)) this.own = this.#begin();
   }
 
   /** @param {Row} row */
   #isDue({ source }) {
     return !source || source === this.#source || this.#source === "";
+  }
+
+  get #notesKey() {
+    return `${this.#name} note `;
   }
 
   get #tabKey() {

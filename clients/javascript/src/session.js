@@ -7,6 +7,7 @@
 class Session {
   /** @type {Map<number, Queued>} */ events = new Map();
   /** Sequences up to it may have been sent. */ sentThrough = 0;
+  /** Sequences up to it are in requests that outlive the page. */ leftThrough = 0;
   /** Whether other tabs see that it is in use. */ isLocked = false;
   /** @type {() => void} let others have it */ release = () => {};
 

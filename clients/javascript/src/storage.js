@@ -159,15 +159,9 @@ class Keeper {
     }
   }
 
-  /**
-   * Return what of a kind is not written yet.
-   *
-   * @param {Kind} kind
-   * @returns {[Key, any][]}
-   */
-  unwritten(kind) {
-    const changes = [...this.#underWay, [...this.#unwritten.values()]].flat();
-    return changes.flatMap(([of, key, value]) => (of === kind && value !== undefined ? [[key, value]] : []));
+  /** What is not written, or not known to be. */
+  get underWay() {
+    return [...this.#underWay, [...this.#unwritten.values()]].flat();
   }
 
   close() {
