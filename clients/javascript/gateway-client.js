@@ -33,7 +33,6 @@
  * @property {(kind: Kind, session?: string) => Promise<[Key, any][]>} read all of a kind by key; of events those of
  *   a session
  * @property {(changes: Change[]) => Promise<void>} write all of the changes, or none
- * @property {(session: string) => Promise<boolean>} drop a session, unless it has events
  * @typedef {{ isLocked: boolean, release: () => void }} Lock of a session; without locks it is always free
  *
  * @typedef {object} Options
@@ -191,7 +190,6 @@ export class Client {
     this.#wake("close");
     await this.#loop;
     this.#queue.release();
-    this.#queue.keeper.close();
   }
 
   /** Resolve to the newest events that the gateway would not take: {session, sequence, code, message, event}. */
@@ -695,8 +693,9 @@ class Queue {
   add(event) {
     const changes = this.own.append(JSON.stringify(event), event.messageId != null);
     const { session, last: sequence } = this.own.row;
-    if (!this.isOpen || this.isLeft) this.#note(changes);
-    return { place: { session, sequence }, written: this.isOpen ? this.keeper.write(changes) : this.ready };
+    const isNoted = !this.isOpen || this.isLeft;
+    if (isNoted) this.#note(changes);
+    return { place: { session, sequence }, written: isNoted ? this.ready : this.keeper.write(changes) };
   }
 
   /**
@@ -910,9 +909,11 @@ class Queue {
    *
    * @param {Session} session
    */
-  #forget({ row, release }) {
+  async #forget({ row, release }) {
     this.sessions.delete(row.session);
-    this.keeper.drop(row.session).catch(this.onError).finally(release);
+    const left = await this.keeper.read("events", row.session).catch(() => [0]);
+    if (!left.length) await this.keeper.write([["sessions", row.session, undefined]]);
+    release();
   }
 
   /** Let others have what is held: the page is left, or the client closed. What it numbers now is in no session of theirs. */
@@ -923,6 +924,7 @@ class Queue {
     this.own = this.#begin(true);
     this.isLeft = true;
     this.#note(this.keeper.underWay);
+    this.keeper.close(); // else WebKit may have the next page wait
   }
 
   /** Go on in a page that was left and came back: others may have delivered meanwhile. */
@@ -1101,10 +1103,13 @@ class IndexedDBStorage {
    * @returns {Promise<[Key, any][]>}
    */
   async read(kind, session) {
-    const store = (await this.#open()).transaction(kind).objectStore(kind);
-    const range = session === undefined ? undefined : eventsOf(session);
-    const [keys, values] = await Promise.all([result(store.getAllKeys(range)), result(store.getAll(range))]);
-    return keys.map((key, index) => [/** @type {Key} */ (key), values[index]]);
+    const transaction = (await this.#open()).transaction(kind);
+    const store = transaction.objectStore(kind);
+    const range = session && IDBKeyRange.bound([session, 0], [session, Infinity]);
+    /** @type {Promise<any[]>[]} */ const found = [result(store.getAllKeys(range)), result(store.getAll(range))];
+    transaction.commit?.(); // a page that WebKit keeps while it is left would have others wait for its end
+    const [keys, values] = await Promise.all(found);
+    return keys.map((key, index) => [key, values[index]]);
   }
 
   /**
@@ -1114,15 +1119,6 @@ class IndexedDBStorage {
    */
   write(changes) {
     return this.#db ? this.#writeTo(this.#db, changes) : this.#open().then((db) => this.#writeTo(db, changes));
-  }
-
-  /** @param {string} session */
-  async drop(session) {
-    const transaction = (await this.#open()).transaction(["sessions", "events"], "readwrite");
-    const count = await result(transaction.objectStore("events").count(eventsOf(session)));
-    if (count === 0) transaction.objectStore("sessions").delete(session);
-    await end(transaction);
-    return count === 0;
   }
 
   /**
@@ -1198,11 +1194,6 @@ class Keeper {
    */
   read(kind, session) {
     return within(STORAGE_MS, this.#storage.read(kind, session));
-  }
-
-  /** @param {string} session */
-  drop(session) {
-    return within(STORAGE_MS, this.#storage.drop(session));
   }
 
   /**
@@ -1287,11 +1278,6 @@ function end(transaction) {
     transaction.oncomplete = () => resolve();
     transaction.onabort = () => reject(transaction.error ?? new Error("the transaction was aborted"));
   });
-}
-
-/** @param {string} session */
-function eventsOf(session) {
-  return IDBKeyRange.bound([session, 0], [session, Infinity]);
 }
 
 /**

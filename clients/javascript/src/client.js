@@ -142,7 +142,6 @@ export class Client {
     this.#wake("close");
     await this.#loop;
     this.#queue.release();
-    this.#queue.keeper.close();
   }
 
   /** Resolve to the newest events that the gateway would not take: {session, sequence, code, message, event}. */

@@ -51,8 +51,9 @@ class Queue {
   add(event) {
     const changes = this.own.append(JSON.stringify(event), event.messageId != null);
     const { session, last: sequence } = this.own.row;
-    if (!this.isOpen || this.isLeft) this.#note(changes);
-    return { place: { session, sequence }, written: this.isOpen ? this.keeper.write(changes) : this.ready };
+    const isNoted = !this.isOpen || this.isLeft;
+    if (isNoted) this.#note(changes);
+    return { place: { session, sequence }, written: isNoted ? this.ready : this.keeper.write(changes) };
   }
 
   /**
@@ -266,9 +267,11 @@ class Queue {
    *
    * @param {Session} session
    */
-  #forget({ row, release }) {
+  async #forget({ row, release }) {
     this.sessions.delete(row.session);
-    this.keeper.drop(row.session).catch(this.onError).finally(release);
+    const left = await this.keeper.read("events", row.session).catch(() => [0]);
+    if (!left.length) await this.keeper.write([["sessions", row.session, undefined]]);
+    release();
   }
 
   /** Let others have what is held: the page is left, or the client closed. What it numbers now is in no session of theirs. */
@@ -279,6 +282,7 @@ class Queue {
     this.own = this.#begin(true);
     this.isLeft = true;
     this.#note(this.keeper.underWay);
+    this.keeper.close(); // else WebKit may have the next page wait
   }
 
   /** Go on in a page that was left and came back: others may have delivered meanwhile. */

@@ -22,10 +22,13 @@ class IndexedDBStorage {
    * @returns {Promise<[Key, any][]>}
    */
   async read(kind, session) {
-    const store = (await this.#open()).transaction(kind).objectStore(kind);
-    const range = session === undefined ? undefined : eventsOf(session);
-    const [keys, values] = await Promise.all([result(store.getAllKeys(range)), result(store.getAll(range))]);
-    return keys.map((key, index) => [/** @type {Key} */ (key), values[index]]);
+    const transaction = (await this.#open()).transaction(kind);
+    const store = transaction.objectStore(kind);
+    const range = session && IDBKeyRange.bound([session, 0], [session, Infinity]);
+    /** @type {Promise<any[]>[]} */ const found = [result(store.getAllKeys(range)), result(store.getAll(range))];
+    transaction.commit?.(); // a page that WebKit keeps while it is left would have others wait for its end
+    const [keys, values] = await Promise.all(found);
+    return keys.map((key, index) => [key, values[index]]);
   }
 
   /**
@@ -35,15 +38,6 @@ class IndexedDBStorage {
    */
   write(changes) {
     return this.#db ? this.#writeTo(this.#db, changes) : this.#open().then((db) => this.#writeTo(db, changes));
-  }
-
-  /** @param {string} session */
-  async drop(session) {
-    const transaction = (await this.#open()).transaction(["sessions", "events"], "readwrite");
-    const count = await result(transaction.objectStore("events").count(eventsOf(session)));
-    if (count === 0) transaction.objectStore("sessions").delete(session);
-    await end(transaction);
-    return count === 0;
   }
 
   /**
@@ -119,11 +113,6 @@ class Keeper {
    */
   read(kind, session) {
     return within(STORAGE_MS, this.#storage.read(kind, session));
-  }
-
-  /** @param {string} session */
-  drop(session) {
-    return within(STORAGE_MS, this.#storage.drop(session));
   }
 
   /**
@@ -208,11 +197,6 @@ function end(transaction) {
     transaction.oncomplete = () => resolve();
     transaction.onabort = () => reject(transaction.error ?? new Error("the transaction was aborted"));
   });
-}
-
-/** @param {string} session */
-function eventsOf(session) {
-  return IDBKeyRange.bound([session, 0], [session, Infinity]);
 }
 
 /**

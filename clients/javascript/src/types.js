@@ -18,7 +18,6 @@
  * @property {(kind: Kind, session?: string) => Promise<[Key, any][]>} read all of a kind by key; of events those of
  *   a session
  * @property {(changes: Change[]) => Promise<void>} write all of the changes, or none
- * @property {(session: string) => Promise<boolean>} drop a session, unless it has events
  * @typedef {{ isLocked: boolean, release: () => void }} Lock of a session; without locks it is always free
  *
  * @typedef {object} Options
