@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from clients.python import gateway_client
-from clients.python.gateway_client import Client
+from clients.python.src.gateway_client import Client, delivery
 from tests.support.gateway_in_process import DAY_MS, URL, GatewayInProcess
 
 ClientFactory = Callable[..., Client]
@@ -25,8 +24,8 @@ def gateway(tmp_path: Path) -> Iterator[GatewayInProcess]:
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients hardly wait before they send, first and again."""
-    monkeypatch.setattr(gateway_client, "LINGER_S", 0.0)
-    monkeypatch.setattr(gateway_client, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(delivery, "LINGER_S", 0.0)
+    monkeypatch.setattr(delivery, "BACKOFF_S", 0.001)
 
 
 @pytest.fixture
