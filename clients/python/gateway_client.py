@@ -558,7 +558,7 @@ class QueueFile:
         (free,) = self.db.execute("PRAGMA freelist_count").fetchone()
         (pages,) = self.db.execute("PRAGMA page_count").fetchone()
         if free > FREE_PAGES_MAX and free > pages // 2:
-            self.db.execute("PRAGMA incremental_vacuum").fetchall()
+            self.db.executescript("PRAGMA incremental_vacuum")  # execute would free one page
             self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._take_ballast()
 
@@ -615,8 +615,9 @@ class QueueFile:
 
 
 def set_aside(path: Path, suffix: str) -> Path:
-    """Rename a file and its -wal; return the new path."""
+    """Rename a file and its -wal, without its ballast; return the new path."""
     aside = _beside(path, suffix)
+    _beside(path, "-ballast").unlink(missing_ok=True)
     for part in ("-wal", ""):
         with suppress(FileNotFoundError):
             _beside(path, part).rename(_beside(aside, part))
@@ -666,7 +667,7 @@ PAGE_BYTES = 4096
 PAGES_AT, PAGES_BYTES = 28, 4
 """Where the header has the number of pages."""
 
-SKIPPED_ONE_BY_ONE = 10_000
+SKIPPED_ONE_BY_ONE = 1_000
 
 
 class Contents(NamedTuple):
@@ -767,6 +768,8 @@ def _events_of(db: sqlite3.Connection) -> dict[tuple[int, int], tuple[Any, ...]]
             ):
                 after, step = (row[0], row[1]), 1
                 found[after] = row
+        except sqlite3.OperationalError:  # there is no such table
+            break
         except sqlite3.DatabaseError:
             after, skipped = (after[0], after[1] + step), skipped + 1
             step *= 2 if skipped > SKIPPED_ONE_BY_ONE else 1
@@ -838,7 +841,11 @@ class Durable:
         self.told: SimpleQueue[Exception | DeadLetter] = SimpleQueue()
         self.is_closed = False
         self.file = self._open()
-        self.begin()
+        try:
+            self.begin()
+        except sqlite3.DatabaseError as err:
+            if not self.mend_after(err):
+                raise
 
     @property
     def is_durable(self) -> bool:
@@ -867,6 +874,7 @@ class Durable:
             contents = contents_of(self.file.db)
             self.told.put(DamagedQueueError(f"{self.path} was deleted or replaced: it is written anew"))
             self.file.close()
+            self.file.give_up_ballast()
             self.file = _filled(self._open(), contents)
             self.begin()
 
@@ -1198,8 +1206,10 @@ class EventQueue(Durable):
 
         Events that were queued for another one wait until its key is used again.
         """
-        self.must_ask_source = False
+        is_asked, self.must_ask_source = self.must_ask_source, False
         if not source or (source == self._source and self._knows_target):
+            if is_asked:
+                self._count()
             return
         if source != self._source:
             self._source, self._current = source, None
@@ -1227,9 +1237,9 @@ class EventQueue(Durable):
                 self._note_ahead(session_id)
         self.client_id = self.setting("client") or secrets.token_hex(16)
         self._source = self.setting("source")
-        self._count()
         self._knows_target = self.setting("target") == self._target
         self.must_ask_source = bool(self._source) and not self._knows_target
+        self._count()
 
     @property
     def _db(self) -> sqlite3.Connection:
@@ -1239,7 +1249,7 @@ class EventQueue(Durable):
         (self.size,) = self._db.execute(
             "SELECT count(*) FROM events JOIN sessions ON id = session_id"
             " WHERE source IN ('', ?1) OR ?1 = ''",
-            (self._source,),
+            ("" if self.must_ask_source else self._source,),
         ).fetchone()
 
     # ---- parts
@@ -1264,7 +1274,7 @@ class EventQueue(Durable):
         session = ksuid()
         made = db.execute(
             "INSERT INTO sessions (client, session, source) VALUES (?, ?, ?)",
-            (self.client_id, session, self._source),
+            (self.client_id, session, "" if self.must_ask_source else self._source),
         )
         assert made.lastrowid is not None
         self._sent[session] = 0

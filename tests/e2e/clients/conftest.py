@@ -33,8 +33,8 @@ def open_client(gateway: GatewayInProcess, tmp_path: Path, hurried: None) -> Ite
     """Open a client of the gateway, on one file unless told otherwise; it is closed after the test."""
     opened: list[Client] = []
 
-    def make(path: Path = tmp_path / "queue.db", **options: Any) -> Client:
-        client = Client(URL, "web", path, transport=gateway.transport, **options)
+    def make(path: Path = tmp_path / "queue.db", write_key: str = "web", **options: Any) -> Client:
+        client = Client(URL, write_key, path, transport=gateway.transport, **options)
         opened.append(client)
         return client
 

@@ -57,7 +57,11 @@ class Durable:
         self.told: SimpleQueue[Exception | DeadLetter] = SimpleQueue()
         self.is_closed = False
         self.file = self._open()
-        self.begin()
+        try:
+            self.begin()
+        except sqlite3.DatabaseError as err:
+            if not self.mend_after(err):
+                raise
 
     @property
     def is_durable(self) -> bool:
@@ -86,6 +90,7 @@ class Durable:
             contents = contents_of(self.file.db)
             self.told.put(DamagedQueueError(f"{self.path} was deleted or replaced: it is written anew"))
             self.file.close()
+            self.file.give_up_ballast()
             self.file = _filled(self._open(), contents)
             self.begin()
 

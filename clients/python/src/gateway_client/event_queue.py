@@ -216,8 +216,10 @@ class EventQueue(Durable):
 
         Events that were queued for another one wait until its key is used again.
         """
-        self.must_ask_source = False
+        is_asked, self.must_ask_source = self.must_ask_source, False
         if not source or (source == self._source and self._knows_target):
+            if is_asked:
+                self._count()
             return
         if source != self._source:
             self._source, self._current = source, None
@@ -245,9 +247,9 @@ class EventQueue(Durable):
                 self._note_ahead(session_id)
         self.client_id = self.setting("client") or secrets.token_hex(16)
         self._source = self.setting("source")
-        self._count()
         self._knows_target = self.setting("target") == self._target
         self.must_ask_source = bool(self._source) and not self._knows_target
+        self._count()
 
     @property
     def _db(self) -> sqlite3.Connection:
@@ -257,7 +259,7 @@ class EventQueue(Durable):
         (self.size,) = self._db.execute(
             "SELECT count(*) FROM events JOIN sessions ON id = session_id"
             " WHERE source IN ('', ?1) OR ?1 = ''",
-            (self._source,),
+            ("" if self.must_ask_source else self._source,),
         ).fetchone()
 
     # ---- parts
@@ -282,7 +284,7 @@ class EventQueue(Durable):
         session = ksuid()
         made = db.execute(
             "INSERT INTO sessions (client, session, source) VALUES (?, ?, ?)",
-            (self.client_id, session, self._source),
+            (self.client_id, session, "" if self.must_ask_source else self._source),
         )
         assert made.lastrowid is not None
         self._sent[session] = 0

@@ -171,7 +171,7 @@ class QueueFile:
         (free,) = self.db.execute("PRAGMA freelist_count").fetchone()
         (pages,) = self.db.execute("PRAGMA page_count").fetchone()
         if free > FREE_PAGES_MAX and free > pages // 2:
-            self.db.execute("PRAGMA incremental_vacuum").fetchall()
+            self.db.executescript("PRAGMA incremental_vacuum")  # execute would free one page
             self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._take_ballast()
 
@@ -228,8 +228,9 @@ class QueueFile:
 
 
 def set_aside(path: Path, suffix: str) -> Path:
-    """Rename a file and its -wal; return the new path."""
+    """Rename a file and its -wal, without its ballast; return the new path."""
     aside = _beside(path, suffix)
+    _beside(path, "-ballast").unlink(missing_ok=True)
     for part in ("-wal", ""):
         with suppress(FileNotFoundError):
             _beside(path, part).rename(_beside(aside, part))

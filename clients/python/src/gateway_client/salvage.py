@@ -14,7 +14,7 @@ PAGE_BYTES = 4096
 PAGES_AT, PAGES_BYTES = 28, 4
 """Where the header has the number of pages."""
 
-SKIPPED_ONE_BY_ONE = 10_000
+SKIPPED_ONE_BY_ONE = 1_000
 
 
 class Contents(NamedTuple):
@@ -115,6 +115,8 @@ def _events_of(db: sqlite3.Connection) -> dict[tuple[int, int], tuple[Any, ...]]
             ):
                 after, step = (row[0], row[1]), 1
                 found[after] = row
+        except sqlite3.OperationalError:  # there is no such table
+            break
         except sqlite3.DatabaseError:
             after, skipped = (after[0], after[1] + step), skipped + 1
             step *= 2 if skipped > SKIPPED_ONE_BY_ONE else 1
