@@ -1233,13 +1233,25 @@ class EventQueue(Durable):
             # Without room for it, what is there can be sent all the same.
             if not self.setting("client"):
                 self.keep({"client": self.client_id or secrets.token_hex(16)})
-            for (session_id,) in db.execute("SELECT id FROM sessions").fetchall():
+            for session_id, session, sent_through in db.execute(
+                "SELECT id, session, sent_through FROM sessions"
+            ).fetchall():
+                self._sent.setdefault(session, sent_through)
                 self._note_ahead(session_id)
         self.client_id = self.setting("client") or secrets.token_hex(16)
         self._source = self.setting("source")
         self._knows_target = self.setting("target") == self._target
         self.must_ask_source = bool(self._source) and not self._knows_target
         self._count()
+
+    def close(self) -> None:
+        """Note what was really sent, and close the file."""
+        with self.lock, suppress(sqlite3.Error):
+            if not self.is_closed:
+                sent = [(through, session) for session, through in self._sent.items()]
+                with self.file.transaction() as db:
+                    db.executemany("UPDATE sessions SET sent_through = ? WHERE session = ?", sent)
+        super().close()
 
     @property
     def _db(self) -> sqlite3.Connection:
