@@ -78,6 +78,7 @@ def stored(text: str) -> str:
     return orjson.dumps(read_stored(b"[%b]" % text.encode())).decode()[1:-1]
 
 
+@pytest.mark.regression("A retry that spelled a number differently was a conflict.")
 @given(respelled())
 def test_equal_numbers_are_equal_in_any_spelling(both: tuple[str, str]) -> None:
     one, other = both
@@ -99,6 +100,7 @@ def test_neighbour_in_the_last_digit_is_another_number(text: str, change: str) -
         assert content(text) != content(str(other))
 
 
+@pytest.mark.regression("Numbers of many digits were stored rounded.")
 @given(numbers())
 def test_no_digit_is_lost(text: str) -> None:
     if abs(Decimal(text)) < LARGE:
