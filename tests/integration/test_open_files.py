@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.support.gateway import Gateway
 from tests.support.processes import HOST
@@ -46,6 +47,7 @@ def checks_out(gateway: Gateway) -> float:
     return next(float(line.split()[1]) for line in lines if line.startswith(f"{METRIC} "))
 
 
+@pytest.mark.regression("A process without file descriptors left wrote thousands of tracebacks a second.")
 def test_process_without_file_descriptors_says_so_once_and_serves_again(tmp_path: Path) -> None:
     with Gateway(tmp_path) as gateway, ExitStack() as clients:
         assert serves(gateway)

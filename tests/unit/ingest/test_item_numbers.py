@@ -21,7 +21,7 @@ from app.ingest.identified import Arrival, Identified
 from app.ingest.identify import Identifier
 from app.ingest.items import free
 from app.ingest.large_json import JSONLimits
-from app.ingest.payload import Payload, parse_events
+from app.ingest.payload import parse_events
 from dedupe.model import json_document, json_number
 from dedupe.model.identity import EQUAL_NUMBERS, Identity
 from dedupe.model.quarantine import Quarantine
@@ -87,6 +87,7 @@ async def no_turn(_size_bytes: int) -> None:
     """Go on at once."""
 
 
+@pytest.mark.regression("One event of many numbers held up all other requests.")
 @pytest.mark.parametrize("place", ["event", "batch", "beside", "refused", "no event", "wrapped"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_numbers_are_read_in_short_steps(kind: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,6 +173,7 @@ class Item:
     """Something that tells when it is freed."""
 
 
+@pytest.mark.regression("The end of a large body held up all other requests.")
 def test_items_of_a_large_body_are_freed_in_steps() -> None:
     items: list[object] = [Item() for _ in range(100)]
     living = weakref.WeakSet(items)
@@ -185,8 +187,3 @@ def test_items_of_a_large_body_are_freed_in_steps() -> None:
     assert left[0] == 100
     assert not living
     assert max(before - after for before, after in zip(left, [*left[1:], 0], strict=True)) <= 10
-
-
-def test_nothing_is_left_to_free_of_no_items() -> None:
-    asyncio.run(free([], 8 * 1024**2, no_turn))
-    assert Payload([], None, {}).items == []
