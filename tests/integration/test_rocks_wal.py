@@ -108,8 +108,9 @@ def killed(workload: Workload, folder: Path) -> Path:
 
 def serve_until_killed() -> None:
     """Do the work of `killed`, which is given by the arguments."""
-    root, *numbers, name = sys.argv[1:]
-    asyncio.run(_serve(Path(root), Workload(*map(int, numbers), name=name)))
+    root, records, update_records, with_sessions, restarted_at, name = sys.argv[1:]
+    numbers = (int(records), int(update_records), int(with_sessions), int(restarted_at))
+    asyncio.run(_serve(Path(root), Workload(*numbers, name)))
 
 
 async def _serve(root: Path, workload: Workload) -> None:
