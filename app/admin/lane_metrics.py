@@ -223,6 +223,11 @@ GAUGES: Table = (
         "1 for a lane that should run and does not; its supervisor restarts it within a second",
         lambda lane: int(lane.should_run and not lane.is_running),
     ),
+    (
+        "gateway_lane_standby",
+        "1 for a lane whose index is kept near the log's end here, while another worker owns it",
+        lambda lane: int(lane.state is LaneState.FOLLOWING and lane.follower.is_caught_up),
+    ),
     ("gateway_queue_events", "Events in the lane's queue", lambda lane: lane.queue.events),
     ("gateway_queue_bytes", "Bytes in the lane's queue", lambda lane: lane.queue.size_bytes),
     (

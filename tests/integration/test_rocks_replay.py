@@ -99,6 +99,7 @@ def children() -> list[int]:
 # ---- replaying
 
 
+@pytest.mark.regression("Opening an index with a long write-ahead log stopped the whole process.")
 async def test_long_log_is_replayed_before_the_index_is_opened(killed: Path) -> None:
     store = store_in(killed)
 
@@ -176,6 +177,7 @@ async def test_cancelled_replay_leaves_no_process_and_a_whole_index(killed: Path
     index.close()
 
 
+@pytest.mark.regression("A cancelled replay left its process running.")
 async def test_replay_cancelled_while_its_process_runs_kills_that_process(killed: Path) -> None:
     store = store_in(killed)
     before = set(children())
@@ -287,6 +289,7 @@ async def test_replay_outlives_a_killed_gateway_and_the_next_one_waits_for_it(ki
 # ---- closing
 
 
+@pytest.mark.regression("Closing an index held every request up.")
 async def test_closing_waits_for_nobody_and_preparing_for_the_closing(tmp_path: Path) -> None:
     store, may_close = store_in(tmp_path), threading.Event()
     for _ in range(CLOSERS):
@@ -307,6 +310,7 @@ async def test_closing_waits_for_nobody_and_preparing_for_the_closing(tmp_path: 
     index.close()
 
 
+@pytest.mark.regression("An index was deleted while it was closing.")
 async def test_index_that_is_still_closing_is_deleted_after_that(tmp_path: Path) -> None:
     store, may_close = store_in(tmp_path), threading.Event()
     index = store.open(IDENTITY)

@@ -184,6 +184,9 @@ def entries_of(log: SimStore) -> dict[EventKey, Entry]:
     return known
 
 
+@pytest.mark.regression(
+    "An index with a hole in its write-ahead log stored 12,456 known ids twice and said nothing."
+)
 @WORKLOADS
 async def test_index_whose_write_ahead_log_lost_a_part_never_serves_with_a_hole(
     workload: Workload, tmp_path: Path

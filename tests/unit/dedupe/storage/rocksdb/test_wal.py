@@ -66,6 +66,7 @@ def test_every_whole_record_of_a_file_is_read_and_no_torn_one(sizes: list[int], 
     assert [head for head, _ in padded] == heads
 
 
+@pytest.mark.regression("A write-ahead log with a block missing was taken as whole.")
 def test_hole_is_told_and_what_is_before_the_first_record_is_noted(tmp_path: Path) -> None:
     (tmp_path / "000009.log").write_bytes(written([batch(7, 2, 70), batch(9, 3, 90)]))
     (tmp_path / "000010.log").write_bytes(written([batch(12, 1, 120)]))
