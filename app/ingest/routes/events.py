@@ -99,6 +99,7 @@ def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:
     """Return the handlers of paths with events in the body."""
 
     async def post_native(request: Request, path: Path) -> Response:
+        request.scope[CONTEXT].source_hash = ingest.identifier.identity.source_hash
         return await post_events(ingest, request, parse_events, event_type=path.event_type, is_native=True)
 
     async def post_batch(request: Request, path: Path) -> Response:
