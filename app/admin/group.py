@@ -162,6 +162,18 @@ class GroupCollector(ScrapedCollector):
         yield GaugeMetricFamily(
             "gateway_standby_enabled", "1 if this worker may follow partitions", int(self._group.can_follow)
         )
+        commit_ms = manager.slow.commit_ms
+        if commit_ms:
+            yield GaugeMetricFamily(
+                "gateway_worker_commit_seconds",
+                "Median of the last commits, at the leader where they are slowest",
+                max(commit_ms.values()) / 1000,
+            )
+        yield GaugeMetricFamily(
+            "gateway_worker_slow",
+            "1 if commits take far longer than elsewhere, or did when partitions were handed over",
+            int(manager.slow.is_slow),
+        )
         yield CounterMetricFamily("gateway_lane_moves", "Partitions taken over from others", manager.moves)
         yield CounterMetricFamily(
             "gateway_lane_claims", "Partitions claimed because their owner was down", manager.claims

@@ -53,6 +53,7 @@ class LaneCollector(ScrapedCollector):
         yield from _by_lane(GaugeMetricFamily, GAUGES, lanes)
         yield from _histograms(lanes)
         yield from _by_lane(CounterMetricFamily, COUNTERS, lanes)
+        yield _proofs(lanes)
         yield from _by_lane(GaugeMetricFamily, INDEX_GAUGES, lanes)
         yield _session_states(self._router.lanes)
         yield from _by_lane(GaugeMetricFamily, SESSION_GAUGES, self._router.lanes)
@@ -157,6 +158,18 @@ def _states(lanes: Sequence[Lane]) -> Metric:
         for state in LaneState:
             states.add_metric([*_labels(lane), state.value], int(lane.state is state))
     return states
+
+
+def _proofs(lanes: Sequence[Lane]) -> Metric:
+    proofs = CounterMetricFamily(
+        "gateway_duplicate_proofs",
+        "Duplicates whose original was asked of the log, by what it said; a disproved index is rebuilt",
+        labels=[*LANE_LABELS, "outcome"],
+    )
+    for lane in lanes:
+        for outcome, count in asdict(lane.metrics.proofs).items():
+            proofs.add_metric([*_labels(lane), outcome], count)
+    return proofs
 
 
 def _session_states(lanes: Sequence[Lane]) -> Metric:

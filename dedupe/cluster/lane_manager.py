@@ -27,6 +27,7 @@ from dedupe.cluster.links import PeerLink, Peers, Status
 from dedupe.cluster.membership import Membership
 from dedupe.cluster.peer_directory import PeerDirectory
 from dedupe.cluster.role import Role
+from dedupe.cluster.slow_watch import SlowWatch
 from dedupe.cluster.standing import Standing
 from dedupe.decide.committed import Committed
 from dedupe.model.clock import Clock, Deadline
@@ -74,7 +75,10 @@ class LaneManager:
         self.directory = PeerDirectory(len(lanes), peers, clock)
         self.standing = Standing(lanes, self.directory, clock)
         self._running: set[int] = set()  # lanes owned here and not released
-        self.appends = AppendWatch(lanes, self._running, self.directory, clock, self._on_given_up)
+        moved_at: dict[int, float] = {}
+        watched = lanes, self._running, self.directory, clock, moved_at, self._on_given_up
+        self.appends = AppendWatch(*watched)
+        self.slow = SlowWatch(*watched, standby_of=lambda number: self.assignment.followers[number])
         self._claimed: set[int] = set()  # lanes owned here without an assignment
         self._claims = Claims(lanes, self.directory, clock, self._is_standby)
         self._elsewhere: set[int] = set()  # lanes that other workers own, or owned last
@@ -103,7 +107,7 @@ class LaneManager:
             if lane.state is LaneState.FOLLOWING and lane.follower.is_caught_up
         ]
         self._unreachable = self.directory.unreachable()
-        self._told_given_up = tuple(sorted(self.appends.given_up))
+        self._told_given_up = tuple(sorted(self.appends.given_up | self.slow.handed_over))
         self._was_new = self._is_new()
         return self._member._replace(
             serving=tuple(sorted(self._running)),
@@ -133,7 +137,9 @@ class LaneManager:
                 logger.warning("another worker does not reach this one", link=link)
         self.generation, self.assignment = generation, assignment
         self._claimed.clear()
-        self.appends.take_back([n for n in self._told_given_up if assignment.owners[n] == self.worker])
+        kept = [number for number in self._told_given_up if assignment.owners[number] == self.worker]
+        self.appends.take_back(kept)
+        self.slow.take_back(kept)
         is_member = self.worker in assignment.addresses
         if not is_member:  # connections are by name: both would end each other's
             logger.error("another worker has the same GATEWAY_WORKER_ID: this one serves nothing")
@@ -159,6 +165,7 @@ class LaneManager:
             tasks.create_task(self._membership.run(self.describe, self.on_assignment))
             tasks.create_task(self._watch_peers())
             tasks.create_task(self.appends.run())
+            tasks.create_task(self.slow.run())
             for number in range(len(self.lanes)):
                 tasks.create_task(self._manage(number))
 
@@ -202,7 +209,7 @@ class LaneManager:
     def is_expected(self, number: int) -> bool:
         """Return whether a worker should serve the lane within seconds."""
         if self.role_of(number) is Role.OWNER:
-            return not self._is_failing(number)
+            return not self.lanes[number].health.is_failing
         if self.directory.absent_s(self.assignment.owners[number]) >= EXPECTED_S:
             return False
         return not any(number in status.failing for status in self.directory.alive().values())
@@ -220,10 +227,10 @@ class LaneManager:
         given_up = self.appends.given_up
         running = self._running - given_up
         active = {number for number in running if self.lanes[number].state is LaneState.ACTIVE}
-        failing = filter(self._is_failing, running)
-        owned, is_leaving = frozenset(self._running), self.is_leaving
-        told = frozenset(active), frozenset(failing), is_leaving, given_up, self.standing.unserved()
-        return Status(self.generation, owned, *told)
+        failing = {number for number in running if self.lanes[number].health.is_failing}
+        owned, slow = frozenset(self._running), self.slow
+        told = frozenset(active), frozenset(failing), self.is_leaving, given_up, self.standing.unserved()
+        return Status(self.generation, owned, *told, slow.handed_over, slow.commit_ms)
 
     def replicate(self, number: int, committed: Committed) -> None:
         """Send a commit to the lane's followers, which read it from the log if this fails. Never raises."""
@@ -296,10 +303,8 @@ class LaneManager:
             while not running.done() and self.role_of(number) is Role.OWNER:
                 await self._wait_for(running, number)
             lane.drain()
-            is_drained = (
-                lane.state is not LaneState.DRAINING
-            )  # its queue is empty, and a replay may take minutes
-            if not is_drained and number not in self.appends.given_up:
+            is_slow = number in self.appends.given_up | self.slow.handed_over
+            if lane.state is LaneState.DRAINING and not is_slow:  # else a replay may take minutes
                 await asyncio.wait({running}, timeout=DRAIN_S)
         finally:
             running.cancel()
@@ -392,8 +397,3 @@ class LaneManager:
         self._membership.rejoin()
         self._peers.announce()
         self._wake_all()
-
-    def _is_failing(self, number: int) -> bool:
-        """Whether a lane here waits for its log or index, and is not fenced by another worker."""
-        health = self.lanes[number].health
-        return health.failing_since_ms is not None and not health.is_lost and not health.is_fenced

@@ -43,6 +43,10 @@ class PeerDirectory:
             self._statuses[worker] = Status.decode(fields)
         self.update_servers()
 
+    def announce(self) -> None:
+        """Send this worker's status to all others."""
+        self._peers.announce()
+
     # ---- one member
 
     def link(self, worker: WorkerId) -> PeerLink | None:

@@ -54,6 +54,7 @@ async def test_workers_with_certificates_are_linked_and_one_without_is_not(tmp_p
         assert not bare.link(a).is_up
 
 
+@pytest.mark.regression("Renewed certificates were used only after a restart.")
 async def test_changed_certificates_are_those_of_the_next_connection(tmp_path: Path) -> None:
     old, new = issue(tmp_path / "old"), issue(tmp_path / "new")
     files = issue(tmp_path / "files")

@@ -132,6 +132,9 @@ async def test_connections_that_break_again_and_again_cost_no_answer() -> None:
         await group.judge()
 
 
+@pytest.mark.regression(
+    "A path between two workers that dropped large packets took both out, and was mended for ever."
+)
 @pytest.mark.parametrize("every_s", [0.05, 4.0], ids=["busy", "now and then"])
 @pytest.mark.parametrize("ways", ["one way", "both ways"])
 async def test_path_that_drops_large_packets_costs_one_worker(ways: str, every_s: float) -> None:
@@ -155,6 +158,7 @@ async def test_path_that_drops_large_packets_costs_one_worker(ways: str, every_s
         await group.judge()
 
 
+@pytest.mark.regression("A link that broke each second never counted as broken.")
 async def test_link_that_breaks_again_and_again_counts_as_missed() -> None:
     async with GroupWorld(*NAMES) as group:
         await begin(group)

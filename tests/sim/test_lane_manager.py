@@ -200,6 +200,7 @@ LIES: list[Any] = [
 ]
 
 
+@pytest.mark.regression("A standby ended when a replicated commit contradicted the log.")
 @pytest.mark.parametrize("lie", LIES, ids=str)
 async def test_lie_about_a_commit_does_not_end_the_follower(lie: Any) -> None:
     world = await pinned()
@@ -287,6 +288,7 @@ async def test_owner_that_is_gone_is_claimed_from_once() -> None:
         assert site.manager.claims == LANES
 
 
+@pytest.mark.regression("Two owners took a partition from one another again and again.")
 async def test_lane_that_somebody_took_stays_down_until_the_group_has_spoken_again() -> None:
     world = await pinned()
     world.times = replace(world.times, fencings_max=0)
@@ -335,6 +337,7 @@ async def test_lanes_of_a_worker_long_gone_are_not_waited_for() -> None:
         assert not site.manager.is_expected(0)
 
 
+@pytest.mark.regression("Replays of standbys held up a partition that should serve.")
 async def test_long_replays_of_followers_hold_up_no_lane_that_shall_serve(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -414,6 +417,7 @@ async def test_replicated_commit_that_a_later_one_contradicts_is_not_kept() -> N
         assert not lane.follower.is_caught_up
 
 
+@pytest.mark.regression("Two workers of one name ended each other's connections all the time.")
 async def test_older_of_two_workers_with_one_name_keeps_away_from_the_others() -> None:
     world = await pinned()
     async with running(Site(world)) as site:
@@ -518,6 +522,7 @@ async def test_worker_that_is_cancelled_at_any_moment_leaves_nothing_running(see
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+@pytest.mark.regression("An owner whose disk was full took events of other workers.")
 async def test_owner_whose_disk_is_full_takes_no_events_of_other_workers() -> None:
     world = await pinned()
     async with running(Site(world)) as site:
@@ -538,6 +543,7 @@ async def test_owner_whose_disk_is_full_takes_no_events_of_other_workers() -> No
         assert (await submit()).admissions == [Admission.NEW], "the refused one has left no trace"
 
 
+@pytest.mark.regression("The clock of another worker moved a partition's window.")
 async def test_clock_of_another_worker_does_not_move_a_lanes_window() -> None:
     world = await pinned()
     async with running(Site(world)) as site:

@@ -79,6 +79,7 @@ class Roamer(Client):
         """Lose this share of the answers."""
         super().__init__("", seed=seed, source=SOURCE)
         self.said: list[Said] = []
+        self.pause_s = PAUSE_S
         self._workers = workers
         self._only: Worker | None = None
         self._rng = random.Random(seed)
@@ -95,7 +96,7 @@ class Roamer(Client):
             if self._rng.random() < AGAIN:
                 await self.deliver(self._rng.choice(list(self._answers)))
                 await self.deliver(self._regrouped_body())
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(self.pause_s)
 
     async def repeat_to(self, worker: Worker) -> None:
         """Send at most REPEATED bodies that were accepted to a worker."""

@@ -146,6 +146,9 @@ def test_what_is_told_is_read_by_the_version_before(kind: type[Member] | type[As
             kind.decode(text)
 
 
+@pytest.mark.regression(
+    "Two workers that did not reach each other claimed each other's partitions again and again."
+)
 def test_of_two_that_do_not_reach_each_other_only_one_has_lanes() -> None:
     members = [member("a", serving=(0, 1), unreached=("b",)), member("b", serving=(2, 3, 4)), member("c")]
     told = settle(members)
@@ -178,6 +181,7 @@ def test_all_that_have_lanes_reach_each_other(unreached: list[set[str]]) -> None
     )
 
 
+@pytest.mark.regression("Without standbys a partition waited for ever for a worker that had followed it.")
 def test_without_standbys_lanes_move_at_once() -> None:
     told = assign([member("a", serving=tuple(range(LANES))), member("b")], LANES, standbys=False)
 
