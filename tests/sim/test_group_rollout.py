@@ -88,6 +88,15 @@ async def test_rolling_restart_moves_no_lane_that_it_need_not_move(count: int, i
         await group.judge()
 
 
+async def test_workers_that_are_no_longer_new_disturb_nobody_if_their_lanes_are_even() -> None:
+    async with GroupWorld("a", "b", "c") as group:
+        await group.start()
+        rebalances = group.coordinator.rebalances
+        await asyncio.sleep(NEW_S + 10)
+
+        assert group.coordinator.rebalances == rebalances
+
+
 async def test_worker_that_joins_gets_its_share_when_no_other_restart_has_followed() -> None:
     async with GroupWorld("a", "b", "c") as group:
         await group.start("a", "b")
