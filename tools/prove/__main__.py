@@ -32,6 +32,7 @@ def prove(proof: Proof, parts: Sequence[Part], minutes: float, say: Callable[[st
         if (lack := part.lacks()) is not None:
             result = Result(LEFT_OUT, "-", lack)
         else:
+            proof.begin(part.name)
             try:
                 result = part.run(proof, budget_s)
             except Exception as err:
