@@ -167,6 +167,18 @@ class Queued(NamedTuple):
         return self._replace(content=content, has_id=True)
 
 
+def whole_run(rows: Sequence[tuple[Any, ...]]) -> Iterator[Queued]:
+    """Yield events up to the first gap, the first damage, or a batch's size."""
+    size = 0
+    for index, (sequence, content, has_id, queued_at_ms, checksum) in enumerate(rows):
+        event = Queued(content, bool(has_id), queued_at_ms)
+        size += len(content)
+        is_whole = sequence == rows[0][0] + index and event.checksum == checksum
+        if not is_whole or (index and size > BATCH_BYTES):
+            return
+        yield event
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Events of one session without a gap, the oldest that wait."""
@@ -404,7 +416,9 @@ BALLAST_BYTES = 1 << 20
 WAL_PAGES = 100
 """Pages of the -wal that are copied at once, well below the ballast."""
 
+PAGE_BYTES = 4096
 FREE_PAGES_MAX = 256
+FREE_PAGES_MIN = 16
 
 NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE})
 DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR_SHORT_READ})
@@ -489,6 +503,7 @@ class QueueFile:
         self.path = path
         self.lost = ""
         self.is_in_transaction = False
+        self._has_ballast = False
         self._has_wal = path is not None and _beside(path, "-wal").exists()
         if path is not None:
             self._note_loss(path)
@@ -545,13 +560,21 @@ class QueueFile:
 
     def give_up_ballast(self) -> bool:
         """Make room on a full disk; return whether there was something to give up."""
-        if self.path is None:
-            return False
-        try:
-            _beside(self.path, "-ballast").unlink()
-        except OSError:
-            return False
-        return True
+        self._has_ballast = False
+        return self.path is not None and _give_up_ballast(self.path)
+
+    def check_room(self, size: int) -> None:
+        """
+        Refuse what would fill the room of the ballast, once that was given up: it is for deleting.
+
+        Raises:
+            sqlite3.OperationalError: as SQLite does when the disk is full.
+        """
+        if self._take_ballast():
+            return
+        (free,) = self.db.execute("PRAGMA freelist_count").fetchone()
+        if free < FREE_PAGES_MIN + 2 * size // PAGE_BYTES:
+            raise sqlite3.OperationalError("database or disk is full: what waits is delivered first")
 
     def shrink(self) -> None:
         """Give back what the file does not need any more, once that is much."""
@@ -595,23 +618,36 @@ class QueueFile:
         if was_there and not (path.exists() and path.stat().st_size):
             self.lost = f"{path} was deleted or emptied"
 
-    def _take_ballast(self) -> None:
-        if self.path is None:
-            return
+    def _take_ballast(self) -> bool:
+        """Return whether there is a ballast now."""
+        if self.path is None or self._has_ballast:
+            return True
         ballast = _beside(self.path, "-ballast")
-        with suppress(OSError):
+        try:
             if not ballast.exists():
                 _make(ballast)
-                try:
-                    ballast.write_bytes(bytes(BALLAST_BYTES))
-                except OSError:
-                    ballast.unlink()
+                ballast.write_bytes(bytes(BALLAST_BYTES))
+        except OSError:
+            _give_up_ballast(self.path)
+            return False
+        self._has_ballast = True
+        return True
 
     def _inode_now(self) -> int:
         try:
             return os.stat(self.path).st_ino if self.path is not None else 0
         except OSError:
             return -1
+
+
+def open_with_ballast(path: Path) -> QueueFile:
+    """Open a file, also on a full disk. Raises as QueueFile."""
+    try:
+        return QueueFile(path)
+    except sqlite3.OperationalError as err:
+        if not is_no_room(err) or not _give_up_ballast(path):
+            raise
+        return QueueFile(path)
 
 
 def set_aside(path: Path, suffix: str) -> Path:
@@ -626,6 +662,14 @@ def set_aside(path: Path, suffix: str) -> Path:
 
 def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
+
+
+def _give_up_ballast(path: Path) -> bool:
+    try:
+        _beside(path, "-ballast").unlink()
+    except OSError:
+        return False
+    return True
 
 
 def _make(path: Path) -> None:
@@ -663,7 +707,6 @@ def _upgrade(db: sqlite3.Connection) -> None:
 # ---- salvage: What can be read of a queue's file, however damaged it is, and how it gets into another one.
 
 
-PAGE_BYTES = 4096
 PAGES_AT, PAGES_BYTES = 28, 4
 """Where the header has the number of pages."""
 
@@ -803,7 +846,7 @@ _T = TypeVar("_T")
 
 
 def alone(method: Callable[Concatenate[_D, _Of], _T]) -> Callable[Concatenate[_D, _Of], _T]:
-    """Let a method run alone, and once more if damage is mended, or there is room again."""
+    """Let a method run alone, and once more if damage is mended."""
 
     @wraps(method)
     def run(kept: _D, /, *args: _Of.args, **kwargs: _Of.kwargs) -> _T:
@@ -859,14 +902,21 @@ class Durable:
 
     def mend_after(self, err: sqlite3.Error) -> bool:
         """Return whether the same may be tried again after this error."""
-        if is_no_room(err):
-            return self.file.give_up_ballast()
         if not is_damage(err) or not self.is_durable:
             return False
         self.file.close()
         self.file = self._salvaged(err)
         self.begin()
         return True
+
+    def with_ballast(self, work: Callable[[], _T]) -> _T:
+        """Do what makes room, for which a full disk has none, and which may be done twice."""
+        try:
+            return work()
+        except sqlite3.OperationalError as err:
+            if not is_no_room(err) or not self.file.give_up_ballast():
+                raise
+            return work()
 
     def replace_if_vanished(self) -> None:
         """Put what a deleted file has, which is open still, into a new one."""
@@ -934,7 +984,7 @@ class Durable:
 
     def _open(self) -> QueueFile:
         try:
-            return QueueFile(self.path)
+            return open_with_ballast(self.path)
         except sqlite3.Error as err:
             return self._salvaged(err) if is_damage(err) else self._in_memory(err)
         except OSError as err:
@@ -1087,6 +1137,7 @@ class EventQueue(Durable):
             raise ClosedError("the client is closed")
         self.replace_if_vanished()
         self._make_room(len(events))
+        self.file.check_room(sum(len(event.content) for event in events))
         try:
             with self.file.transaction() as db:
                 session = self._current or self._new_session(db)
@@ -1109,7 +1160,7 @@ class EventQueue(Durable):
                 (session_id, events_max),
             ).fetchall()
             first = rows[0][0]
-            events = list(_whole_run(rows))
+            events = list(whole_run(rows))
             if not events:
                 self._bury_damaged(session_id, Place(session, first), rows[0][1])
                 continue
@@ -1124,6 +1175,9 @@ class EventQueue(Durable):
     @alone
     def settle(self, batch: Batch, verdicts: Sequence[Verdict]) -> list[DeadLetter]:
         """Do what an answer says, and return the new dead letters."""
+        return self.with_ballast(lambda: self._settle(batch, verdicts))
+
+    def _settle(self, batch: Batch, verdicts: Sequence[Verdict]) -> list[DeadLetter]:
         found = settlement_of(batch, verdicts)
         current = self._current
         with self.file.transaction() as db:
@@ -1188,14 +1242,17 @@ class EventQueue(Durable):
     @alone
     def delete_all(self) -> None:
         """Delete events, dead letters and identities, also those that are being sent."""
+        self.with_ballast(self._delete_all)
+        self._current = None
+        self._count()
+        self.file.erase()
+
+    def _delete_all(self) -> None:
         with self.file.transaction() as db:
             for table in ("events", "sessions", "dead_letters"):
                 db.execute(f"DELETE FROM {table}")
             self.client_id = secrets.token_hex(16)
             self.keep({"client": self.client_id, "user": "", "anonymous": ""})
-        self._current = None
-        self._count()
-        self.file.erase()
 
     # ---- sources
 
@@ -1377,18 +1434,6 @@ class EventQueue(Durable):
             " AND code NOT IN (?, ?)",
             (DEAD_LETTERS_MAX, EVENT_REFUSED, EVENT_DAMAGED),
         )
-
-
-def _whole_run(rows: Sequence[tuple[Any, ...]]) -> Iterator[Queued]:
-    """Yield events up to the first gap, the first damage, or a batch's size."""
-    size = 0
-    for index, (sequence, content, has_id, queued_at_ms, checksum) in enumerate(rows):
-        event = Queued(content, bool(has_id), queued_at_ms)
-        size += len(content)
-        is_whole = sequence == rows[0][0] + index and event.checksum == checksum
-        if not is_whole or (index and size > BATCH_BYTES):
-            return
-        yield event
 
 
 # ---- folder: A folder with a queue's file for each process that has one.

@@ -10,12 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from .answers import Verdict
 from .durable import Durable, alone
 from .model import (
-    BATCH_BYTES,
     BATCH_EVENTS,
     EVENT_DAMAGED,
     EVENT_REFUSED,
@@ -28,6 +27,7 @@ from .model import (
     QueueFullError,
     event_of,
     ksuid,
+    whole_run,
 )
 from .settlement import settlement_of
 
@@ -97,6 +97,7 @@ class EventQueue(Durable):
             raise ClosedError("the client is closed")
         self.replace_if_vanished()
         self._make_room(len(events))
+        self.file.check_room(sum(len(event.content) for event in events))
         try:
             with self.file.transaction() as db:
                 session = self._current or self._new_session(db)
@@ -119,7 +120,7 @@ class EventQueue(Durable):
                 (session_id, events_max),
             ).fetchall()
             first = rows[0][0]
-            events = list(_whole_run(rows))
+            events = list(whole_run(rows))
             if not events:
                 self._bury_damaged(session_id, Place(session, first), rows[0][1])
                 continue
@@ -134,6 +135,9 @@ class EventQueue(Durable):
     @alone
     def settle(self, batch: Batch, verdicts: Sequence[Verdict]) -> list[DeadLetter]:
         """Do what an answer says, and return the new dead letters."""
+        return self.with_ballast(lambda: self._settle(batch, verdicts))
+
+    def _settle(self, batch: Batch, verdicts: Sequence[Verdict]) -> list[DeadLetter]:
         found = settlement_of(batch, verdicts)
         current = self._current
         with self.file.transaction() as db:
@@ -198,14 +202,17 @@ class EventQueue(Durable):
     @alone
     def delete_all(self) -> None:
         """Delete events, dead letters and identities, also those that are being sent."""
+        self.with_ballast(self._delete_all)
+        self._current = None
+        self._count()
+        self.file.erase()
+
+    def _delete_all(self) -> None:
         with self.file.transaction() as db:
             for table in ("events", "sessions", "dead_letters"):
                 db.execute(f"DELETE FROM {table}")
             self.client_id = secrets.token_hex(16)
             self.keep({"client": self.client_id, "user": "", "anonymous": ""})
-        self._current = None
-        self._count()
-        self.file.erase()
 
     # ---- sources
 
@@ -387,15 +394,3 @@ class EventQueue(Durable):
             " AND code NOT IN (?, ?)",
             (DEAD_LETTERS_MAX, EVENT_REFUSED, EVENT_DAMAGED),
         )
-
-
-def _whole_run(rows: Sequence[tuple[Any, ...]]) -> Iterator[Queued]:
-    """Yield events up to the first gap, the first damage, or a batch's size."""
-    size = 0
-    for index, (sequence, content, has_id, queued_at_ms, checksum) in enumerate(rows):
-        event = Queued(content, bool(has_id), queued_at_ms)
-        size += len(content)
-        is_whole = sequence == rows[0][0] + index and event.checksum == checksum
-        if not is_whole or (index and size > BATCH_BYTES):
-            return
-        yield event
