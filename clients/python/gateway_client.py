@@ -405,6 +405,37 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+# ---- dead_letters: The table of events that will not be stored.
+
+
+DEAD_LETTERS_MAX = 10_000
+"""Older ones are deleted if the gateway has them in its quarantine."""
+
+
+def bury(db: sqlite3.Connection, letters: Sequence[DeadLetter]) -> None:
+    """Add dead letters, and delete the oldest of too many."""
+    if not letters:
+        return
+    db.executemany(
+        "INSERT INTO dead_letters (session, sequence, code, message, content) VALUES (?, ?, ?, ?, ?)",
+        [(*place, code, message, json.dumps(event).encode()) for place, code, message, event in letters],
+    )
+    db.execute(
+        "DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - ? AND code NOT IN (?, ?)",
+        (DEAD_LETTERS_MAX, EVENT_REFUSED, EVENT_DAMAGED),
+    )
+
+
+def buried(db: sqlite3.Connection) -> list[DeadLetter]:
+    """Return all, oldest first."""
+    return [
+        DeadLetter(Place(session, sequence), code, message, event_of(content))
+        for session, sequence, code, message, content in db.execute(
+            "SELECT session, sequence, code, message, content FROM dead_letters ORDER BY id"
+        ).fetchall()
+    ]
+
+
 # ---- queue_file: The file of a queue: one SQLite database that a single process has open.
 
 
@@ -1071,9 +1102,6 @@ def settlement_of(batch: Batch, verdicts: Sequence[Verdict]) -> Settlement:
 # ---- event_queue: Events that wait, the sessions they are in, dead letters: all that survives the process.
 
 
-DEAD_LETTERS_MAX = 10_000
-"""Older ones are deleted: the gateway has them in its quarantine."""
-
 WhenFull = Literal["raise", "drop_oldest"]
 
 
@@ -1084,6 +1112,7 @@ class _Session:
     id: int
     session: str
     sequences: Iterator[int] = field(default_factory=lambda: count(1))
+    is_ended: bool = False
 
 
 class EventQueue(Durable):
@@ -1168,9 +1197,20 @@ class EventQueue(Durable):
             sent_before = self._sent.get(session, sent_through)
             self._sent[session] = max(sent_before, through)
             is_last = self._is_last(session_id, through)
+            if is_last and self._current is not None and session_id == self._current.id:
+                self._current.is_ended = True
             return Batch(client, session, first, events, sent_before, doubtful_through, is_last)
         self._count()
         return None
+
+    @alone
+    def farewell(self) -> Batch | None:
+        """Return a batch without events that ends this process's session, if no other one has."""
+        current = self._current
+        if current is None or current.is_ended or self.size or not self._sent.get(current.session):
+            return None
+        through = self._sent[current.session]
+        return Batch(self.client_id, current.session, through + 1, [], through, 0, is_last=True)
 
     @alone
     def settle(self, batch: Batch, verdicts: Sequence[Verdict]) -> list[DeadLetter]:
@@ -1194,7 +1234,7 @@ class EventQueue(Durable):
             db.execute(
                 "UPDATE sessions SET doubtful_through = ? WHERE id = ?", (found.doubtful_through, session_id)
             )
-            self._bury(found.letters)
+            bury(db, found.letters)
             if found.is_session_over:
                 if current is None or current.id == session_id:
                     current = self._new_session(db)
@@ -1221,12 +1261,7 @@ class EventQueue(Durable):
     @alone
     def dead_letters(self) -> list[DeadLetter]:
         """Return all, oldest first."""
-        return [
-            DeadLetter(Place(session, sequence), code, message, event_of(content))
-            for session, sequence, code, message, content in self._db.execute(
-                "SELECT session, sequence, code, message, content FROM dead_letters ORDER BY id"
-            ).fetchall()
-        ]
+        return buried(self._db)
 
     @alone
     def retry_dead_letters(self) -> int:
@@ -1268,8 +1303,9 @@ class EventQueue(Durable):
             if is_asked:
                 self._count()
             return
-        if source != self._source:
-            self._source, self._current = source, None
+        if self._source not in ("", source):
+            self._current = None  # it belongs to the other source
+        self._source = source
         with suppress(sqlite3.OperationalError):  # a full disk: the next process is told it again
             self.keep({"source": source, "target": self._target})
             self._db.execute("UPDATE sessions SET source = ? WHERE source = ''", (source,))
@@ -1418,22 +1454,9 @@ class EventQueue(Durable):
             db.execute(
                 "DELETE FROM events WHERE session_id = ? AND sequence = ?", (session_id, place.sequence)
             )
-            self._bury([letter])
+            bury(db, [letter])
         self.size -= 1
         self.told.put(letter)
-
-    def _bury(self, letters: Sequence[DeadLetter]) -> None:
-        if not letters:
-            return
-        self._db.executemany(
-            "INSERT INTO dead_letters (session, sequence, code, message, content) VALUES (?, ?, ?, ?, ?)",
-            [(*place, code, message, json.dumps(event).encode()) for place, code, message, event in letters],
-        )
-        self._db.execute(
-            "DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - ?"
-            " AND code NOT IN (?, ?)",
-            (DEAD_LETTERS_MAX, EVENT_REFUSED, EVENT_DAMAGED),
-        )
 
 
 # ---- folder: A folder with a queue's file for each process that has one.
@@ -1711,9 +1734,17 @@ class Delivery:
                 pause_s, is_asked = self._try()
                 self._tell()
                 self._sleep(pause_s, is_asked=is_asked)
+            self._say_farewell()
         finally:
             self._queue.close()
             self._sender.close()
+
+    def _say_farewell(self) -> None:
+        """Tell the gateway that the session has ended: a hint, once, and only if it has answered last."""
+        with suppress(Exception):
+            batch = self._queue.farewell() if self.last_error is None else None
+            if batch is not None:
+                self._sender.post(batch.body(now_text()), batch.headers())
 
     def _wait_for_events(self) -> bool:
         """Wait for something to do; return False at the end."""
