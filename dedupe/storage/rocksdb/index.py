@@ -9,7 +9,7 @@ Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -18,14 +18,14 @@ from typing import Any, cast
 import structlog
 from rocksdict import WriteBatch
 
-from dedupe.decide.sessions import SessionCounts, SessionKey, SessionState
+from dedupe.decide.sessions import Listing, SessionCounts, SessionKey, SessionState
 from dedupe.decide.window import Step
 from dedupe.model.errors import ConfigurationError, GatewayError, IndexCorruptError, IndexUnavailableError
 from dedupe.model.identity import KEY_BYTES
 from dedupe.model.types import Entry, EventKey, Offset
 from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, WalFiles
 from dedupe.storage.rocksdb.bloom import BloomFilterCache
-from dedupe.storage.rocksdb.database import MIB, Database, Tuning, destroy, translate, tuning_for
+from dedupe.storage.rocksdb.database import MIB, Database, Tuning, destroy, is_empty, translate, tuning_for
 from dedupe.storage.rocksdb.format import (
     ENTRY,
     IDENTITY_KEY,
@@ -182,7 +182,7 @@ class RocksIndex:
         self._steps: list[Step] = []
         self._unproved: list[Offset] = []
         try:
-            if _is_empty(path):
+            if is_empty(path):
                 self._begin(0)
             else:
                 self._load(self._use(Database(path, tuning, is_new=False)))
@@ -234,9 +234,13 @@ class RocksIndex:
         self._opened()
         return self._sessions.get(keys)
 
-    def oldest_sessions(self, count: int, *, evicted: bool) -> list[tuple[SessionKey, SessionState]]:
+    @property
+    def session_sizes(self) -> Mapping[bytes, int]:
+        return self._sessions.sizes
+
+    def oldest_sessions(self, count: int, listing: Listing) -> list[tuple[SessionKey, SessionState]]:
         self._opened()
-        return self._sessions.oldest(count, evicted=evicted)
+        return self._sessions.oldest(count, listing)
 
     def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
         self._opened()
@@ -381,13 +385,6 @@ def _destroy_after(closing: Future[None] | None, path: Path) -> None:
     if closing is not None:
         closing.exception()  # waits; what an earlier deletion could not do, this one tries again
     destroy(path)
-
-
-def _is_empty(path: Path) -> bool:
-    try:
-        return not path.exists() or next(path.iterdir(), None) is None
-    except OSError as err:
-        translate(err, f"cannot open {path}")
 
 
 def _write(database: Database, batch: WriteBatch, *, has_secondary_keys: bool = False) -> None:

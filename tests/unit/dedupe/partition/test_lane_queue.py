@@ -216,7 +216,7 @@ async def test_take_all_empties_the_queue() -> None:
 # ---- sources
 
 
-TURN_EVENTS = QUANTUM_BYTES // (300 + EVENT_COST_BYTES)
+TURN_EVENTS = QUANTUM_BYTES // (event("a").size_bytes + EVENT_COST_BYTES)
 
 
 async def test_source_that_sends_little_is_in_the_next_batch() -> None:
