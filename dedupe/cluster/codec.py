@@ -62,7 +62,7 @@ def decode_committed(fields: Any) -> tuple[int, Committed]:
         _cut(fingerprints, FINGERPRINT_BYTES),
         [secondary_key and _sized(secondary_key, KEY_BYTES) for secondary_key in secondary_keys],
         [session and _decode_session(session) for session in sessions],
-        [source_hash and _sized(source_hash, SOURCE_HASH_BYTES) for source_hash in source_hashes],
+        [_sized(source_hash, SOURCE_HASH_BYTES) for source_hash in source_hashes],
         [[_sized(key, 2 * KEY_BYTES) for key in keys] for keys in evicted],
     )
     count = len(committed.keys)

@@ -32,5 +32,5 @@ class Committed(NamedTuple):
     fingerprints: Sequence[Fingerprint]
     secondary_keys: Sequence[EventKey | None] = ()  # empty, or n
     sessions: Sequence[Session | None] = ()  # empty, or n
-    source_hashes: Sequence[bytes | None] = ()  # empty, or n; None without a session
+    source_hashes: Sequence[bytes] = ()  # empty, or n; NO_SOURCE without a session
     evicted: Sequence[Sequence[SessionKey]] = ()  # empty, or n

@@ -14,8 +14,8 @@ import structlog
 
 from dedupe.decide.admission import NEW, NO_ORIGINAL, Admission, SessionAdmission, Verdicts, admit
 from dedupe.decide.committed import Committed, LastRecord
-from dedupe.decide.evictions import NO_EVICTIONS, EndedSessions, evictions_of
-from dedupe.decide.sessions import SessionKey, keys_of
+from dedupe.decide.evictions import EndedSessions, evictions_of
+from dedupe.decide.sessions import NO_SOURCE, SessionKey, keys_of
 from dedupe.model.errors import FencedError, NotAppendedError, RecordsRefusedError
 from dedupe.model.record import EVICTED_MAX, build_record
 from dedupe.model.types import Event, Offset, Session
@@ -192,29 +192,23 @@ class Committer:
         """Append the new events with their sessions, and apply them."""
         state = index.index.state
         first_seq = state.next_lane_seq
-        evictions, source_hashes = NO_EVICTIONS, list[bytes | None]()
-        if sessions:
-            source_hashes = [
-                None if session is None else self._context.identity.source_hash(event.source)
-                for event, session in zip(new, sessions, strict=True)
-            ]
-            own = [
-                (session, source)
-                for session, source in zip(sessions, source_hashes, strict=True)
-                if session is not None and source is not None
-            ]
-            evictions = evictions_of(index.index, own, self._ended, self._context.session_policy)
+        source_hashes = self._source_hashes(new, sessions) if sessions else ()
+        own = [(session, source) for session, source in zip(sessions, source_hashes, strict=True) if session]
+        evictions = evictions_of(index.index, own, self._ended, self._context.session_policy)
         evicted = _by_record(evictions.keys, sessions)
         records = [
-            build_record(
-                event,
-                lane_seq=first_seq + i,
-                timestamp_ms=timestamp_ms,
-                recorded=recorded,
-                evicted=keys or (),
-            )
-            for i, (event, recorded, keys) in enumerate(zip_longest(new, sessions, evicted))
+            build_record(event, lane_seq=first_seq + i, timestamp_ms=timestamp_ms, recorded=recorded)
+            for i, (event, recorded) in enumerate(zip_longest(new, sessions))
         ]
+        for i, keys in enumerate(evicted):
+            if keys:
+                records[i] = build_record(
+                    new[i],
+                    lane_seq=first_seq + i,
+                    timestamp_ms=timestamp_ms,
+                    recorded=sessions[i],
+                    evicted=keys,
+                )
         self.appending_since = began = self._context.clock.monotonic()
         try:
             base = await self._log.append(records)
@@ -243,6 +237,13 @@ class Committer:
         self._confirmed_at = self._context.clock.monotonic()
         self._counts.note_commit(committed, evictions, self._confirmed_at - began)
         return committed
+
+    def _source_hashes(self, new: Sequence[Event], sessions: Sequence[Session | None]) -> list[bytes]:
+        source_hash = self._context.identity.source_hash
+        return [
+            NO_SOURCE if session is None else source_hash(event.source)
+            for event, session in zip(new, sessions, strict=True)
+        ]
 
 
 def _by_record(

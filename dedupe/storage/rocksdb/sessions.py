@@ -64,7 +64,7 @@ class SessionTable:
         self.sizes: dict[bytes, int] = {}
         """The number of live sessions of each source, by its hash."""
         self._first: dict[Listing, bytes] = {}
-        """The first place of lists: a seek from there skips the tombstones of deleted rows."""
+        """The first place of lists, which grow at their ends: a seek from there skips deleted rows."""
 
     def load(self) -> None:
         """Read the counts. Raises IndexCorruptError, and RocksDB's errors."""
@@ -106,15 +106,13 @@ class SessionTable:
         handle = self._database.sessions_handle
         for key, before, after in update.changes:
             if before is not None:
-                for _, place in _places_of(key, before):
+                for place in _places_of(key, before):
                     batch.delete(place, handle)
             if after is None:
                 batch.delete(_STATE + key, handle)
             else:
                 batch.put(_STATE + key, _encode(after), handle)
-                for listing, place in _places_of(key, after):
-                    if place < self._first.get(listing, b""):
-                        self._first[listing] = place
+                for place in _places_of(key, after):
                     batch.put(place, b"", handle)
         for source_hash, size in update.sizes.items():
             if size:
@@ -165,11 +163,11 @@ class SessionTable:
             translate(err, f"cannot read the sessions of {self._database.path}")
 
 
-def _places_of(key: SessionKey, state: SessionState) -> list[tuple[Listing, bytes]]:
-    """Return the lists that have a session, each with the session's key in it."""
+def _places_of(key: SessionKey, state: SessionState) -> list[bytes]:
+    """Return the places of a session in the lists that have it."""
     place = _OFFSET.pack(state.listed_at) + key
     listings = (EVICTED,) if state.is_evicted else (LIVE, OF_SOURCE + state.source_hash)
-    return [(listing, listing + place) for listing in listings]
+    return [listing + place for listing in listings]
 
 
 def _encode(state: SessionState) -> bytes:

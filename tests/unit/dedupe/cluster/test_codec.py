@@ -44,7 +44,7 @@ def commits(draw: st.DrawFn) -> Committed:
         column(st.binary(min_size=8, max_size=8)),
         column(st.none() | KEYS) if has_sessions else [],
         column(st.none() | SESSIONS) if has_sessions else [],
-        column(st.none() | HASHES) if has_sessions else [],
+        column(HASHES) if has_sessions else [],
         column(st.lists(st.binary(min_size=32, max_size=32), max_size=2)) if has_sessions else [],
     )
 
