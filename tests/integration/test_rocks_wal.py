@@ -21,6 +21,7 @@ from typing import NamedTuple
 import pytest
 
 from dedupe.decide.recovery import RecordCheck
+from dedupe.decide.sessions import LIVE
 from dedupe.model.types import Entry, EventKey, Session
 from dedupe.partition.index_recovery import IndexRecovery
 from dedupe.storage.index import DedupeIndex
@@ -195,7 +196,7 @@ async def test_index_whose_write_ahead_log_lost_a_part_never_serves_with_a_hole(
     known = entries_of(log)
     keys = list(known)
     with recovery_in(tmp_path / "whole", log) as recovery:
-        sessions = dict((await recovered(recovery, log)).oldest_sessions(10**6, evicted=False))
+        sessions = dict((await recovered(recovery, log)).oldest_sessions(10**6, LIVE))
     image = killed(workload, tmp_path / "killed")
     files = [file for file in logs_in(image) if file.stat().st_size]
     rebuilt = set()
@@ -207,7 +208,7 @@ async def test_index_whose_write_ahead_log_lost_a_part_never_serves_with_a_hole(
             index = await recovered(recovery, log)
 
             assert index.lookup(keys) == list(known.values()), name
-            assert dict(index.oldest_sessions(10**6, evicted=False)) == sessions, name
+            assert dict(index.oldest_sessions(10**6, LIVE)) == sessions, name
             assert not index.unproved, name
             if recovery._metrics.rebuilds:
                 rebuilt.add(name)

@@ -410,7 +410,7 @@ class SimLog:
         await self._pass(is_lost, err)
 
     async def _pass(self, is_lost: Callable[[], bool], err: type[RetriableError]) -> None:
-        """Be sent again until it arrives, as packets are; raise if that takes too long, or another one leads."""
+        """Be sent again until it arrives, as packets are; raise if it is late, or another one leads."""
         leader, loop = self.leader, asyncio.get_running_loop()
         until = loop.time() + (ANSWER_S if err is OutcomeUnknownError else ASK_S)
         while loop.time() < until and self.leader == leader:
