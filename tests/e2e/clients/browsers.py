@@ -201,7 +201,9 @@ BROWSERS: dict[str, Callable[[Path], AbstractContextManager[Browser]]] = {
 def _process(command: Sequence[str], folder: Path, env: dict[str, str]) -> Iterator[None]:
     """Run a process, and end it with all that it started."""
     with (folder / f"{command[0]}.log").open("wb") as out:
-        process = subprocess.Popen(command, env=os.environ | env, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        process = subprocess.Popen(
+            command, env=os.environ | env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+        )
     observer = kill_when_parent_dies(process.pid)
     try:
         yield
@@ -218,7 +220,10 @@ def _display(folder: Path) -> Iterator[str]:
     os.set_inheritable(writing, True)
     with (folder / "xvfb.log").open("wb") as out:
         process = subprocess.Popen(
-            ["Xvfb", "-displayfd", str(writing), "-nolisten", "tcp"], pass_fds=[writing], stdout=out, stderr=out
+            ["Xvfb", "-displayfd", str(writing), "-nolisten", "tcp"],
+            pass_fds=[writing],
+            stdout=out,
+            stderr=out,
         )
     os.close(writing)
     observer = kill_when_parent_dies(process.pid)
