@@ -74,9 +74,9 @@ class AppendWatch:
         await keep_looking(self._look, WATCH_S, of="appends")
 
     async def can_append(self, number: int, leader: str) -> bool:
-        """Return whether the leader of a lane, which another worker owns, answers this worker."""
-        if self.given_up:
-            return False
+        """Return whether the leader of a lane answers this worker, to which its owner may give it up now."""
+        if self.given_up or self._has_moved(number, self._clock.monotonic()):
+            return False  # its owner may have been restarted since, and does not know
         own = [self._lanes[each] for each in sorted(self._running) if self._lanes[each].log.leader == leader]
         if own:
             return await _passes(own[0].log.probe(), OTHERS_PROBE_S)
@@ -92,13 +92,19 @@ class AppendWatch:
 
     async def _look(self) -> None:
         now = self._clock.monotonic()
-        for status in self._directory.alive().values():
-            self._moved_at.update(dict.fromkeys(status.given_up, now))
+        self._note_moves(now)
         for number in sorted(self._running - self.given_up):
             if self._is_late(number, now) and self._is_due(number, now):
                 await self._check(number)
         if self.given_up and self._is_due(number := min(self.given_up), now):
             await self._prove(number)
+
+    def _note_moves(self, now: float) -> None:
+        for status in self._directory.alive().values():
+            self._moved_at.update(dict.fromkeys(status.given_up, now))
+
+    def _has_moved(self, number: int, now: float) -> bool:
+        return now - self._moved_at.get(number, -MOVE_AGAIN_S) < MOVE_AGAIN_S
 
     def _is_late(self, number: int, now: float) -> bool:
         lane = self._lanes[number]
@@ -117,10 +123,11 @@ class AppendWatch:
             _passes(self._lanes[number].log.probe(), PROBE_S), self._ask_others(number, leader)
         )
         now = self._clock.monotonic()
+        self._note_moves(now)  # another worker may have given one up meanwhile, which was claimed here
         if is_answered or not others or not self._is_late(number, now):
             return
         lost = {each for each in self._running if self._lanes[each].log.leader == leader}
-        lost = {each for each in lost if now - self._moved_at.get(each, -MOVE_AGAIN_S) >= MOVE_AGAIN_S}
+        lost = {each for each in lost if not self._has_moved(each, now)}
         if not lost:
             return
         logger.error(

@@ -86,6 +86,10 @@ class PeerLink(Protocol):
     """Whether the worker has answered recently."""
 
     @property
+    def why(self) -> str:
+        """Why there is no connection, as far as it is known; empty if there is one."""
+
+    @property
     def can_send(self) -> bool:
         """Whether it is up and its connection is open; False while a lost connection is replaced."""
 

@@ -123,6 +123,11 @@ class PeerDirectory:
             sorted(name for name, at in self._last_down.items() if at > since and name in self._members)
         )
 
+    def why_unreachable(self, worker: WorkerId) -> str:
+        """Return why a member is out of reach, as far as it is known."""
+        link = self._peers.link(worker)
+        return "" if link is None else link.why
+
     # ---- waiting
 
     def signal_change(self) -> None:

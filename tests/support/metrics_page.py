@@ -9,6 +9,7 @@ from typing import Any, cast
 import yaml
 from prometheus_client.core import Metric
 
+from app.admin.certificate_metrics import CertificateCollector
 from app.admin.clock_metrics import ClockCollector
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.group import GroupCollector
@@ -43,6 +44,7 @@ def families() -> Iterator[Metric]:
         )
         group: Any = SimpleNamespace(
             manager=manager,
+            can_follow=True,
             peers=SimpleNamespace(metrics=PeerMetrics()),
             membership=SimpleNamespace(silence_s=0.0),
         )
@@ -51,6 +53,7 @@ def families() -> Iterator[Metric]:
             LaneCollector(World().build()),
             EdgeCollector(secondary_keys),
             LimitCollector(settings),
+            CertificateCollector(settings),
             ClockCollector(SystemClock()),
             LoopCollector(cast("Any", SimpleNamespace(lag_s=0.0))),
             GroupCollector(cast("Any", group)),
