@@ -221,6 +221,11 @@ def event_of(content: bytes) -> dict[str, Any]:
     return event if isinstance(event, dict) else {"unreadable": content.decode("latin-1")}
 
 
+def is_header(name: str) -> bool:
+    """Whether a name can be a header's value, as all are that are not damaged."""
+    return name.isascii() and name.isprintable() and bool(name)
+
+
 def ksuid() -> str:
     """Return a new KSUID: 4 bytes of time, which sort it roughly, and 16 random ones, in base 62."""
     seconds = max(0, int(time.time()) - KSUID_EPOCH_S) % 2**32
@@ -542,6 +547,7 @@ class QueueFile:
         self.db = sqlite3.connect(
             ":memory:" if path is None else path, timeout=0, isolation_level=None, check_same_thread=False
         )
+        self.db.text_factory = lambda text: text.decode(errors="replace")  # of a damaged file
         try:
             self._prepare()
         except sqlite3.OperationalError as err:
@@ -1169,10 +1175,10 @@ class EventQueue(Durable):
         self.file.check_room(sum(len(event.content) for event in events))
         try:
             with self.file.transaction() as db:
-                session = self._current or self._new_session(db)
+                session = self._current_session() or self._new_session(db)
                 places = self._append(db, session, events)
         except BaseException:
-            self._current = None  # its row may be gone, too
+            self._current = None  # it has given places to nothing
             raise
         self._current = session
         self.size += len(events)
@@ -1189,7 +1195,7 @@ class EventQueue(Durable):
                 (session_id, events_max),
             ).fetchall()
             first = rows[0][0]
-            events = list(whole_run(rows))
+            events = list(whole_run(rows)) if is_header(client) and is_header(session) else []
             if not events:
                 self._bury_damaged(session_id, Place(session, first), rows[0][1])
                 continue
@@ -1374,6 +1380,15 @@ class EventQueue(Durable):
             return False
         later = "SELECT 1 FROM events WHERE session_id = ? AND sequence > ?"
         return self._db.execute(later, (session_id, through)).fetchone() is None
+
+    def _current_session(self) -> _Session | None:
+        """Return the session of new events, unless its row has gone with a transaction that failed."""
+        if self._current is None:
+            return None
+        row = self._db.execute(
+            "SELECT 1 FROM sessions WHERE id = ? AND session = ?", (self._current.id, self._current.session)
+        ).fetchone()
+        return self._current if row else None
 
     def _new_session(self, db: sqlite3.Connection) -> _Session:
         session = ksuid()
@@ -1730,9 +1745,13 @@ class Delivery:
     def _run(self) -> None:
         try:
             while self._wait_for_events():
-                self._adopt()
-                pause_s, is_asked = self._try()
-                self._tell()
+                pause_s, is_asked = BACKOFF_MAX_S, False
+                try:
+                    self._adopt()
+                    pause_s, is_asked = self._try()
+                    self._tell()
+                except Exception:  # nothing may end this thread
+                    logger.exception("an unforeseen error")
                 self._sleep(pause_s, is_asked=is_asked)
             self._say_farewell()
         finally:
@@ -2030,7 +2049,7 @@ class Client(Vocabulary[Place | None]):
             QueueInUseError: another client has the file open.
         """
         self._sender = Sender(url, write_key, transport)
-        place = Path(path)
+        place = Path(path).absolute()  # a daemon leaves its folder
         folder = Folder(place) if place.is_dir() else None
 
         def open_file(path: Path) -> EventQueue:
@@ -2091,7 +2110,7 @@ class Client(Vocabulary[Place | None]):
         if kind == "alias" and "previousId" not in event:
             event["previousId"] = kept or self.anonymous_id
         if kind in ("identify", "alias") and user_id and not self._queue.setting("opted_out"):
-            self._queue.keep({"user": str(user_id)})
+            self._queue.keep({"user": str(user_id).encode(errors="replace").decode()})
         elif not user_id and kept and "anonymousId" not in event:
             event["userId"] = kept
         if kind == "identify" or not ("userId" in event or "anonymousId" in event):
@@ -2137,6 +2156,8 @@ class Client(Vocabulary[Place | None]):
 
         What is left waits in the file. Closing again does nothing.
         """
+        if os.getpid() != self._process:  # the file is the parent's
+            return not self._queue.size
         return self._delivery.close(timeout)
 
     def dead_letters(self) -> list[DeadLetter]:
