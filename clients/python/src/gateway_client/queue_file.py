@@ -120,6 +120,11 @@ class QueueFile:
             if err.sqlite_errorcode & PRIMARY_CODE == sqlite3.SQLITE_BUSY:
                 raise QueueInUseError(f"another client has {path} open") from err
             raise
+        except UnicodeDecodeError as err:  # of SQLite's own message, which names what is damaged
+            self.db.close()
+            damage = sqlite3.DatabaseError("the schema is damaged")
+            damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise damage from err
         except BaseException:
             self.db.close()
             raise
