@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from dedupe.model.json_number import Number, fill, replace_numbers
+from dedupe.model.json_number import COMPARED, Form, Number, NumberReading
 from dedupe.model.types import EventKey, Fingerprint
 
 KeyOf: TypeAlias = Callable[[bytes], EventKey]
@@ -198,10 +198,14 @@ def canonical_content(event: Mapping[str, object], ignore: frozenset[str] = RETR
     try:
         return canonical_json(kept)
     except TypeError:
-        places = replace_numbers(kept, Number.compared)
-        content = canonical_json(kept)
-        fill(places, Number.as_sent)
-        return content
+        if NumberReading(kept).all().is_too_deep:
+            raise
+        return json_with_numbers(kept, COMPARED)
+
+
+def json_with_numbers(document: Mapping[str, object], form: Callable[[Number], Form]) -> bytes:
+    """Return what canonical_json is of a document with this form of its Numbers, which are read."""
+    return orjson.dumps(document, default=form, option=orjson.OPT_SORT_KEYS)
 
 
 _begun = hashlib.blake2b(digest_size=FINGERPRINT_BYTES).copy

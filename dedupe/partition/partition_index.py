@@ -53,6 +53,8 @@ class PartitionIndex:
         self.window = window_of(window_policy, index)
         self.log_start = log_start
         self.is_open = True
+        self.disproved: str | None = None
+        """Why the log has disproved an entry; then the index must be rebuilt."""
         self._window_policy = window_policy
         self._session_policy = session_policy
         self._lost_ms = lost_ms

@@ -232,7 +232,7 @@ class Database:
 
 
 def is_empty(path: Path) -> bool:
-    """Whether there is no index at a path."""
+    """Whether there is nothing of a database. Raises as `translate` does."""
     try:
         return not path.exists() or next(path.iterdir(), None) is None
     except OSError as err:

@@ -403,6 +403,7 @@ async def test_events_that_wait_for_their_commit_hold_their_memory() -> None:
     assert memory.used == 0
 
 
+@pytest.mark.regression("Refusals for want of memory were retried in a tight loop.")
 async def test_refusal_for_want_of_memory_is_held_back() -> None:
     memory = BodyMemory(1_000)
     memory.add(None, 1_000)
@@ -571,6 +572,7 @@ class Watching:
         pass
 
 
+@pytest.mark.regression("An idle connection of the tail held the events of requests that were over.")
 @pytest.mark.parametrize("decide", [accept, failing(OutcomeUnknownError("x")), failing(KeyError("x"))])
 async def test_events_that_were_watched_are_not_held_by_an_idle_connection(decide: Decide) -> None:
     scope = scope_of("/v1/events")  # uvicorn keeps it until the connection's next request

@@ -111,6 +111,7 @@ def test_sources_with_many_sessions_share_what_there_is() -> None:
     assert [lane.live(source) for source in range(3)] == [3, 3, 3]
 
 
+@pytest.mark.regression("One update could exceed the bound of sessions.")
 def test_limit_holds_for_clients_with_epochs() -> None:
     lane = Lane(sessions_max=100)
     lane.use(*(session_of(name, epoch=1) for name in range(50)))
