@@ -67,6 +67,7 @@ class Proxy(TCPServer):
         asyncio.run_coroutine_threadsafe(self.__aexit__(kind, err, traceback), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         is_open = True
