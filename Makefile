@@ -45,6 +45,9 @@ check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types, im
 	@$(BIN)/lint-imports
 	@$(BIN)/hadolint Dockerfile
 
+conformance: $(VENV)/.stamp-dev ## judge a client by HARNESS="command", against a gateway of its own or URL=; see clients/conformance
+	@exec $(BIN)/python -m clients.conformance --harness "$(HARNESS)" $(if $(URL),--url $(URL)) $(ARGS)
+
 kafka: $(VENV)/.stamp-run build/kafka/.stamp-libs ## start a throw-away Kafka on 127.0.0.1:9092 in the foreground
 	@exec $(BIN)/python -m tests.support.kafka --port 9092
 
