@@ -747,7 +747,8 @@ class Queue {
     await this.ready;
     for (const { events } of this.sessions.values()) events.clear();
     const kept = await this.keeper.read("events").catch(() => []);
-    await this.keeper.write(kept.map(([key]) => ["events", key, undefined]));
+    const keys = [...kept, ...this.keeper.underWay.flatMap(([kind, key]) => (kind === "events" ? [[key]] : []))];
+    await this.keeper.write(keys.map(([key]) => ["events", /** @type {Key} */ (key), undefined]));
     await this.deleteLetters(await this.letters());
   }
 
@@ -1236,6 +1237,7 @@ class Keeper {
   /** @type {Map<string, Change>} that failed */ #unwritten = new Map();
   /** @type {Set<Change[]>} */ #underWay = new Set();
   #triedAt = 0;
+  #isFailing = false;
   /** Whether it has ever taken anything; else nothing is there to be deleted. */ isInUse = false;
   #storage;
   #onError;
@@ -1251,15 +1253,20 @@ class Keeper {
 
   /** Whether all that waits is kept where it survives the page. */
   get isDurable() {
-    return this.#storage.isDurable && ![...this.#unwritten.values()].some(([, , value]) => value != null);
+    return this.#storage.isDurable && !this.#isFailing;
   }
 
   /**
    * @param {Kind} kind
    * @param {string} [session]
    */
-  read(kind, session) {
-    return within(STORAGE_MS, this.#storage.read(kind, session));
+  async read(kind, session) {
+    try {
+      return await within(STORAGE_MS, this.#storage.read(kind, session));
+    } catch (err) {
+      this.#isFailing = true;
+      throw err;
+    }
   }
 
   /**
@@ -1280,9 +1287,11 @@ class Keeper {
     this.#underWay.add(all);
     try {
       await this.#write(all);
+      this.#isFailing &&= !all.length;
       if (all.length) this.#onError(null);
       return true;
     } catch (err) {
+      this.#isFailing = true;
       this.#onError(asError(err));
       const deleted = all.filter(([, , value]) => value == null); // which makes room where it is full
       const isRoomMade = deleted.length < all.length && (await this.#write(deleted).then(() => true, () => {}));

@@ -74,7 +74,8 @@ class Queue {
     await this.ready;
     for (const { events } of this.sessions.values()) events.clear();
     const kept = await this.keeper.read("events").catch(() => []);
-    await this.keeper.write(kept.map(([key]) => ["events", key, undefined]));
+    const keys = [...kept, ...this.keeper.underWay.flatMap(([kind, key]) => (kind === "events" ? [[key]] : []))];
+    await this.keeper.write(keys.map(([key]) => ["events", /** @type {Key} */ (key), undefined]));
     await this.deleteLetters(await this.letters());
   }
 

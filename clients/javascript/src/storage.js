@@ -89,6 +89,7 @@ class Keeper {
   /** @type {Map<string, Change>} that failed */ #unwritten = new Map();
   /** @type {Set<Change[]>} */ #underWay = new Set();
   #triedAt = 0;
+  #isFailing = false;
   /** Whether it has ever taken anything; else nothing is there to be deleted. */ isInUse = false;
   #storage;
   #onError;
@@ -104,15 +105,20 @@ class Keeper {
 
   /** Whether all that waits is kept where it survives the page. */
   get isDurable() {
-    return this.#storage.isDurable && ![...this.#unwritten.values()].some(([, , value]) => value != null);
+    return this.#storage.isDurable && !this.#isFailing;
   }
 
   /**
    * @param {Kind} kind
    * @param {string} [session]
    */
-  read(kind, session) {
-    return within(STORAGE_MS, this.#storage.read(kind, session));
+  async read(kind, session) {
+    try {
+      return await within(STORAGE_MS, this.#storage.read(kind, session));
+    } catch (err) {
+      this.#isFailing = true;
+      throw err;
+    }
   }
 
   /**
@@ -133,9 +139,11 @@ class Keeper {
     this.#underWay.add(all);
     try {
       await this.#write(all);
+      this.#isFailing &&= !all.length;
       if (all.length) this.#onError(null);
       return true;
     } catch (err) {
+      this.#isFailing = true;
       this.#onError(asError(err));
       const deleted = all.filter(([, , value]) => value == null); // which makes room where it is full
       const isRoomMade = deleted.length < all.length && (await this.#write(deleted).then(() => true, () => {}));

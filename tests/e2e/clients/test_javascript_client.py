@@ -319,24 +319,21 @@ async def test_a_sandboxed_frame_and_a_worker_deliver(
 ) -> None:
     page = await context.new_page()
     await page.goto(page_url)
-    script = """
-        const { Client } = await import(`${origin}/clients/javascript/gateway-client.js`);
-        const client = new Client(host, "browser");
-        await client.track(name, { n: 1 });
-        (globalThis.parent ?? globalThis).postMessage([name, await client.flush(30000), client.isDurable], "*");
-    """
-    run = """([host, script]) => Promise.all(["Framed", "Worked"].map((name) => new Promise((done) => {
-        const text = `(async () => { const [origin, host, name] = ${JSON.stringify([location.origin, host, name])}; ${script} })();`;
-        if (name === "Worked") {
-            const url = URL.createObjectURL(new Blob([text.replace(', "*"', "")], { type: "text/javascript" }));
-            new Worker(url, { type: "module" }).onmessage = ({ data }) => done(data);
-        } else {
-            addEventListener("message", ({ data }) => done(data));
-            const srcdoc = `<script type="module">${text}<` + "/script>";
-            document.body.append(Object.assign(document.createElement("iframe"), { sandbox: "allow-scripts", srcdoc }));
-        }
-    })))"""
-    told = await page.evaluate(run, [gateway.url, script])
+    run = """async (host) => {
+        const source = await (await fetch("/clients/javascript/gateway-client.js")).text();
+        const textOf = (name, tell) => `${source}
+            const client = new Client(${JSON.stringify(host)}, "browser");
+            await client.track("${name}", { n: 1 });
+            ${tell}(["${name}", await client.flush(30000), client.isDurable], ...TARGET);`;
+        const framed = new Promise((done) => addEventListener("message", ({ data }) => done(data)));
+        const srcdoc = `<script type="module">const TARGET = ["*"];${textOf("Framed", "parent.postMessage")}<` + "/script>";
+        document.body.append(Object.assign(document.createElement("iframe"), { sandbox: "allow-scripts", srcdoc }));
+        const text = `const TARGET = [];${textOf("Worked", "postMessage")}`;
+        const worker = new Worker(URL.createObjectURL(new Blob([text], { type: "text/javascript" })), { type: "module" });
+        const worked = new Promise((done) => (worker.onmessage = ({ data }) => done(data)));
+        return Promise.all([framed, worked]);
+    }"""
+    told = await page.evaluate(run, gateway.url)
     assert told == [["Framed", True, False], ["Worked", True, True]]
     for name in ("Framed", "Worked"):
         assert numbers(stored_now(gateway, name)) == [1]

@@ -26,7 +26,9 @@ POLL_INTERVAL_S = 0.05
 
 
 class Site:
-    """Pages that are left, in a browser, with a gateway of their own."""
+    """Pages that are left, in a browser, with a gateway of their own. Each test has events of its own name."""
+
+    name = ""
 
     def __init__(self, browser: Browser, gateway: Gateway, pages_url: str) -> None:
         self.browser = browser
@@ -43,7 +45,7 @@ class Site:
         away: bool = False,
     ) -> str:
         """Return a page that is left for the next one, or for nowhere, and that for the next, until the last."""
-        said = {"n": first, "last": last, "ways": ",".join(ways), "host": host or self.gateway.url}
+        said = {"name": self.name, "n": first, "last": last, "ways": ",".join(ways), "host": host or self.gateway.url}
         return f"{self._page_url}?{urlencode(said | ({'away': 'about:blank'} if away else {}))}"
 
     def queue(self, count: int, host: str) -> None:
@@ -70,20 +72,23 @@ class Site:
         return [orjson.loads(record.value) for record in committed]
 
     def left(self) -> Counter[int]:
-        return Counter(event["properties"]["n"] for event in self.stored() if event["event"] == "Left")
+        return Counter(event["properties"]["n"] for event in self.stored() if event["event"] == self.name)
 
     def waiting(self) -> int:
         return sum(event["event"] == "Waiting" for event in self.stored())
 
 
-@pytest.fixture(params=BROWSERS)
-def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
-    with (
-        Gateway(tmp_path / "gateway") as gateway,
-        pages_served() as pages_url,
-        BROWSERS[request.param](tmp_path) as browser,
-    ):
+@pytest.fixture(params=BROWSERS, scope="module")
+def open_site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp(request.param)
+    with Gateway(folder / "gateway") as gateway, pages_served() as pages_url, BROWSERS[request.param](folder) as browser:
         yield Site(browser, gateway, pages_url)
+
+
+@pytest.fixture
+def site(open_site: Site, request: pytest.FixtureRequest) -> Site:
+    open_site.name = request.function.__name__
+    return open_site
 
 
 def test_what_a_page_tracks_while_it_is_left_is_stored_once(site: Site) -> None:
@@ -113,10 +118,10 @@ def test_tabs_that_are_closed_and_pages_that_come_back_lose_nothing(site: Site) 
     for number in range(4):
         site.browser.open_tab()
         site.browser.visit(site.url(host=down))
-        site.browser.run(f"client.track('Left', {{ n: {number} }})")
+        site.browser.run(f"client.track('{site.name}', {{ n: {number} }})")
         site.browser.close_tab()
     for number in range(4, 8):
-        site.browser.run(f"client.track('Left', {{ n: {number} }})")
+        site.browser.run(f"client.track('{site.name}', {{ n: {number} }})")
         site.browser.visit(site.url(first=number))
         site.browser.back()
     assert site.browser.run("client.flush(60000)") is True
