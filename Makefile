@@ -85,5 +85,5 @@ grafana-test: $(GRAFANA_NEEDS) ## have a real Grafana take its files of deploy/c
 	@exec $(BIN)/pytest tests/deploy/grafana $(ARGS)
 
 clean: ## remove .venv, build and caches; never the gateway's data
-	@rm -rf $(VENV) build dist tests/e2e/sdks/*/node_modules tests/deploy/grafana/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) build dist tests/e2e/sdks/*/node_modules tests/e2e/clients/javascript/node_modules tests/deploy/grafana/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
