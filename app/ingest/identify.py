@@ -10,15 +10,16 @@ routes.post_events -> **Identifier.identify**, Router.submit -> Lane.submit -> a
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.ingest.client_sessions import SEQUENCE, SessionKeys
 from app.ingest.deep_json import dumps_any
-from app.ingest.event_limits import RETRY_BYTES_FREE, EventLimits
+from app.ingest.event_limits import RETRY_BYTES_FREE, STEP_BYTES, EventLimits
 from app.ingest.fingerprint_rules import FingerprintRules, content_of
 from app.ingest.identified import Arrival, Ownership, RefusedError, Rejection, unpacked
 from app.ingest.items import Fragment, Oversize, Packed
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
+from app.ingest.native import NativePath
 from app.ingest.payload import Payload, is_wrapped
 from app.ingest.record_values import REPLACED, WRITE_KEY, RecordValues, is_deeper_record
 from app.ingest.shared_fields import Growth, without_shared
@@ -39,6 +40,9 @@ from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, Order, Session, event_of
 
+if TYPE_CHECKING:
+    from gateway_native import Document, Request
+
 NO_FINGERPRINTS: tuple[Fingerprint, ...] = ()
 
 TIMESTAMP = "timestamp"
@@ -58,6 +62,7 @@ class Identifier:
         fingerprint_ignore: frozenset[str] = frozenset(),
         earlier_ignore: Sequence[frozenset[str]] = (),
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+        native: NativePath | None = None,
     ) -> None:
         """
         Prepare the common part of all requests.
@@ -70,7 +75,9 @@ class Identifier:
             fingerprint_ignore: fields that retries change, besides RETRY_FIELDS.
             earlier_ignore: the noted rules by which remembered events were stored.
             random_bytes: the source of new ids.
+            native: identifies plain events, if the module is there.
         """
+        self.native = native
         self.identity = identity
         self.partitions = partitions
         self.quarantine = quarantine
@@ -108,6 +115,8 @@ class Identifier:
         if ownership is not None or payload.own_fields:
             ownership = ownership or Ownership([arrival.source], [0] * len(payload.items), {})
             yield from self._identify_each(payload, arrival, ownership, lossy)
+        elif payload.native is not None:
+            yield from self._identify_read(payload, payload.native, request)
         else:
             yield from self._identify_all(payload, request)
         if left_out is not None:
@@ -115,11 +124,28 @@ class Identifier:
 
     def _identify_all(self, payload: Payload, request: "_Request") -> Iterator[Event | Rejection]:
         for index, item in enumerate(payload.items):
-            try:
-                identified: Event | Rejection = request.event_of(index, item)
-            except RefusedError as refusal:
-                identified = request.rejection_of(index, item, refusal)
-            yield identified
+            yield request.identified(index, item)
+
+    def _identify_read(
+        self, payload: Payload, document: "Document", request: "_Request"
+    ) -> Iterator[Event | Rejection]:
+        """Identify the events of a body that the native path has read; the odd ones become its items."""
+        assert self.native is not None
+        plain, index = request.plain(self.native), 0
+        while index < len(payload.items):
+            odd: bytes | None = None
+            if plain is None:
+                odd = document.raw(index)
+            else:
+                events, request.bytes_left, odd = self.native.identify(
+                    document, plain, index, request.bytes_left, STEP_BYTES
+                )
+                yield from events
+                index += len(events)
+            if odd is not None:
+                payload.items[index] = item = read_document(odd)
+                yield request.identified(index, item)
+                index += 1
 
     def _identify_each(
         self, payload: Payload, arrival: Arrival, ownership: Ownership, lossy: set[int]
@@ -214,6 +240,23 @@ class _Request:
             self._set_shared(rest)
         if self.merges_lost:
             self.lossy.add(index)
+
+    def plain(self, native: NativePath) -> "Request | None":
+        """Return what the native path needs to know of the request; None if no event of it is plain."""
+        return native.request_of(
+            self._arrival,
+            self._values,
+            ignored=self._ignored,
+            changed_fields=self._rules.changed_fields,
+            order=self._order if self._needs_place else Order.ANY,
+        )
+
+    def identified(self, index: int, item: object) -> Event | Rejection:
+        """Return an item as an event, or its rejection."""
+        try:
+            return self.event_of(index, item)
+        except RefusedError as refusal:
+            return self.rejection_of(index, item, refusal)
 
     def event_of(self, index: int, item: object) -> Event:
         """Return an item as an event of the clean topic. Raises RefusedError."""

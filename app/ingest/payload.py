@@ -11,11 +11,11 @@ the rest of its batch is taken.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import partial
-from typing import Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import orjson
 
@@ -36,7 +36,11 @@ from app.ingest.large_json import (
     read_in_pieces,
     read_large_json,
 )
+from dedupe.decide.rejection import RejectionCode
 from dedupe.model.json_document import read_document
+
+if TYPE_CHECKING:
+    from gateway_native import Document
 
 OWN_FIELDS = frozenset({"batch", "firstSequence", "messageId"})
 """The fields of an envelope that have no meaning for the items of another."""
@@ -58,13 +62,15 @@ _BEFORE_DOCUMENT = " \t\r\n\ufeff"
 class Payload(NamedTuple):
     """The content of a body."""
 
-    items: Sequence[object]
+    items: MutableSequence[object]
     top: Mapping[str, Any] | None
     """The body's top level if it is an object: the batch, or the one event itself."""
     shared: Mapping[str, Any]
     """The batch object, whose fields belong to every item; empty without one."""
     own_fields: Sequence[Mapping[str, Any]] = ()
     """Where a body has several batches that differ, by item: the fields of its own, instead of `shared`."""
+    native: "Document | None" = None
+    """The events as the native path has read them; items are None then, but for odd ones once identified."""
 
 
 class Expected(Enum):
@@ -83,6 +89,8 @@ async def parse_batch(body: bytes, limits: JSONLimits, yield_to_others: YieldToO
         BatchMissingError: the body is another document.
         RequestError, BodyMemoryFullError: see read_json.
     """
+    if (plain := await _read_natively(body, limits, yield_to_others, Expected.BATCH)) is not None:
+        return plain
     document = await read_json(body, limits, yield_to_others)
     if type(document) is dict and _are_plain(batch := document.get("batch")):
         return _several(batch, document, limits)
@@ -91,6 +99,8 @@ async def parse_batch(body: bytes, limits: JSONLimits, yield_to_others: YieldToO
 
 async def parse_events(body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers) -> Payload:
     """Return what the native path takes: an object without `batch` is one event. Raises as parse_batch."""
+    if (plain := await _read_natively(body, limits, yield_to_others, Expected.EVENTS)) is not None:
+        return plain
     document = await read_json(body, limits, yield_to_others)
     if type(document) is dict:
         if "batch" not in document:
@@ -104,6 +114,8 @@ async def parse_events(body: bytes, limits: JSONLimits, yield_to_others: YieldTo
 
 async def parse_event(body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers) -> Payload:
     """Return what a path for single events takes: one, if in doubt. Raises as parse_batch."""
+    if (plain := await _read_natively(body, limits, yield_to_others, Expected.EVENT)) is not None:
+        return plain
     document = await read_json(body, limits, yield_to_others)
     if type(document) is dict and "batch" not in document:
         return _one_event(document)
@@ -135,6 +147,30 @@ async def read_json(body: bytes, limits: JSONLimits, yield_to_others: YieldToOth
     if len(body) > ITEM_BYTES_MIN * limits.events_max and limits.has_too_many(document):
         return await read_in_pieces(body, limits, yield_to_others)
     return document
+
+
+async def _read_natively(
+    body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers, expected: Expected
+) -> Payload | None:
+    """Return the events of a body that is plainly what its path is for; None: the Python path reads it."""
+    if limits.native is None or len(body) > AT_ONCE_BYTES:
+        return None
+    document = await limits.native.read(body, limits.hold, yield_to_others)
+    if document is None or len(document) > limits.events_max or document.is_nested:
+        return None
+    if document.shape == "array":
+        is_plain = expected is Expected.EVENTS and not limits.needs_key
+        return Payload([None] * len(document), None, {}, native=document) if is_plain else None
+    top = read_document(document.top())
+    if type(top) is not dict or (limits.needs_key and not own_key(top)):
+        return None
+    is_batch = document.shape == "batch"
+    if is_batch:
+        is_plain = expected is Expected.BATCH or (expected is Expected.EVENTS and "event" not in top)
+    else:
+        is_plain = expected is not Expected.BATCH and not EVENT_FIELDS.isdisjoint(top)
+    shared = top if is_batch else {}
+    return Payload([None] * len(document), top, shared, native=document) if is_plain else None
 
 
 class _Unwrapping:
@@ -230,6 +266,10 @@ class _Unwrapping:
         return self._expected is not Expected.BATCH and document.get("event") is not None
 
     def _single(self, document: object) -> Payload:
+        if type(document) is dict and type(batch := document.get("batch")) is list:
+            document["batch"], is_whole = _parsed(batch)
+            if not is_whole:
+                return Payload([self._limits.unparsed(self._body, 0)], None, {})
         if type(document) is dict and (
             self._expected is not Expected.BATCH or ("batch" not in document and is_event(document))
         ):
@@ -365,6 +405,21 @@ def _event_in(text: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return event if isinstance(event, dict) and is_event(event) else None
+
+
+def _parsed(items: list[object]) -> tuple[list[object], bool]:
+    """Return the items of a field `batch` that is no batch, parsed, and whether all of them could be."""
+    found: list[object] = []
+    for item in items:
+        if not isinstance(item, Packed | Oversize | Fragment):
+            found.append(item)
+        elif not is_cheap(item.content):
+            return items, False
+        elif isinstance(item, Fragment) and item.reason == RejectionCode.TOO_MANY_EVENTS:
+            found += read_document(item.content)  # an array of the items beyond the limit
+        else:
+            found.append(read_document(item.content))
+    return found, True
 
 
 def _hold_both(limits: JSONLimits, text_bytes: int, body_bytes: int, more_bytes: int) -> None:

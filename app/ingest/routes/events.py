@@ -89,9 +89,15 @@ class Ingest:
         """Return the limits of its JSON; the body's lease is charged for parsed documents."""
         lease: MemoryReservation = request.scope[CONTEXT].lease
         limits = JSONLimits(
-            self.request_events_max, self.identifier.limits.event_bytes_max, hold=lease.hold_parsed
+            self.request_events_max,
+            self.identifier.limits.event_bytes_max,
+            hold=lease.hold_parsed,
+            native=self.identifier.native,
         )
-        return limits if source else replace(limits, check_top=partial(_check_top, self.write_keys, request))
+        if source:
+            return limits
+        check_top = partial(_check_top, self.write_keys, request)
+        return replace(limits, check_top=check_top, needs_key=True)
 
 
 def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:

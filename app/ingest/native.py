@@ -1,0 +1,175 @@
+"""
+The native path: a module in Rust that reads bodies and identifies plain events, as the Python path does.
+
+The module is optional. What it does not take, a body or one event, the Python path does; both give the same
+bytes, which `NativePath` proves by examples before it is used.
+
+routes.post_events -> **NativePath.read** -> Identifier.identify -> Router.submit
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from app.http.fair_scheduler import YieldToOthers
+from app.ingest.client_sessions import ClientSession
+from app.ingest.event_limits import EventLimits
+from app.ingest.identified import Arrival
+from app.ingest.message_ids import session_event_prefix
+from app.ingest.record_values import REPLACED, RecordValues
+from app.ingest.routes.paths import TYPES
+from dedupe.model.identity import Identity
+from dedupe.model.routing import partition_of
+from dedupe.model.types import Event, Order, Session
+
+if TYPE_CHECKING:
+    from gateway_native import Document, PlainFields, Request
+
+STEP_BYTES = 512 * 1024
+"""The bytes of a body that are read at once, in 1 ms."""
+
+FIELDS_CACHED = 256
+
+
+class NativePath:
+    """The module, as one deployment uses it."""
+
+    def __init__(
+        self,
+        module: ModuleType | Any,
+        identity: Identity,
+        partitions: int,
+        limits: EventLimits,
+        *,
+        gives_advice: bool = False,
+    ) -> None:
+        """
+        Prepare what does not change between requests.
+
+        Args:
+            module: gateway_native.
+            identity: computes keys.
+            partitions: the number of partitions of the clean topic.
+            limits: the limits of events.
+            gives_advice: whether an event that needs advice is left to the Python path.
+        """
+        self._module = module
+        self._identity = identity
+        self._partitions = partitions
+        self._event_bytes_max = limits.event_bytes_max
+        self._deployment = module.Deployment(
+            identity.secret, partitions, limits.event_depth_max, Event, Session
+        )
+        self._types = [orjson.dumps(name) for name in TYPES] if gives_advice else []
+        self._fields_of = lru_cache(FIELDS_CACHED)(self._fields)
+        self.events = 0
+        """The events that it has identified."""
+        self.odd_events = 0
+        """The events in its bodies that the Python path has identified."""
+        self.other_bodies = 0
+        """The bodies that the Python path has read."""
+        self.panics = 0
+
+    async def read(
+        self, body: bytes, hold: Callable[[int, int], None], yield_to_others: YieldToOthers
+    ) -> "Document | None":
+        """
+        Return the events of a body; None if the Python path must read it.
+
+        Args:
+            body: inflated.
+            hold: charges the memory of a large body; may raise.
+            yield_to_others: awaited before each piece of work.
+        """
+        if len(body) > STEP_BYTES:
+            hold(len(body), len(body))
+        document = self._module.Document(self._deployment, body)
+        is_read: bool | None = False
+        while is_read is False:
+            await yield_to_others(min(len(body), STEP_BYTES))
+            is_read = self._try(document.read, STEP_BYTES)
+        if is_read is None:
+            self.other_bodies += 1
+            return None
+        found: Document = document
+        return found
+
+    def request_of(
+        self,
+        arrival: Arrival,
+        values: RecordValues,
+        *,
+        ignored: frozenset[str],
+        changed_fields: frozenset[str],
+        order: Order,
+    ) -> "Request | None":
+        """Return what the events of a request have in common; None if all of them are odd."""
+        if arrival.fingerprints or arrival.stored_sessions or values.is_too_deep:
+            return None
+        session, source = arrival.session, arrival.source
+        if session is not None and arrival.idempotency_key is not None:
+            return None
+        if session is None:
+            prefix, fields = self._identity.message_prefix(source), None
+        else:
+            prefix = self._identity.sequence_prefix(session.client_hash, session.session_hash)
+            fields = self._session_fields(source, session)
+        request: Request = self._module.Request(
+            self._fields_of(ignored, values.merging | changed_fields),
+            source,
+            order,
+            prefix,
+            self._event_bytes_max,
+            values.merged_bytes,
+            values.ip_field,
+            values.suffix,
+            values.suffix_without_sent_at,
+            fields,
+        )
+        return request
+
+    def identify(
+        self, document: "Document", request: "Request", start: int, bytes_left: int, work_bytes: int
+    ) -> tuple[list[Event], int, bytes | None]:
+        """
+        Identify the events of a body from one index on, up to the first odd one.
+
+        Returns:
+            The events; what they leave of `bytes_left`; and the JSON of the odd event behind them, if any.
+        """
+        found = self._try(document.identify, request, start, bytes_left, work_bytes)
+        if found is None:
+            return [], bytes_left, document.raw(start)
+        events, bytes_left, odd = found
+        self.events += len(events)
+        if odd is not None:
+            self.odd_events += 1
+        return events, bytes_left, odd
+
+    def _try(self, call: Callable[..., Any], *args: object) -> Any:
+        """Return what a call returns, None if it panics."""
+        try:
+            return call(*args)
+        except self._module.Panic:
+            self.panics += 1
+            return None
+
+    def _fields(self, ignored: frozenset[str], odd: frozenset[str]) -> "PlainFields":
+        names = [[name.encode() for name in sorted(each)] for each in (ignored, REPLACED, odd)]
+        fields: PlainFields = self._module.PlainFields(*names, self._types)
+        return fields
+
+    def _session_fields(self, source: str, session: ClientSession) -> tuple[object, ...]:
+        return (
+            session.first_sequence,
+            session.client_hash,
+            session.session_hash,
+            session.epoch,
+            session.acknowledged_through,
+            partition_of(session.client_hash, self._partitions),
+            session_event_prefix(source, session.client, session.session),
+            self._identity.secondary_prefix(source, session.client_hash),
+        )

@@ -1,0 +1,143 @@
+"""Claim: the native path gives the same events and rejections as the Python path, field by field and byte by byte."""
+
+import os
+import random
+from copy import deepcopy
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import gateway_native
+import pytest
+
+from app.auth.write_keys import own_key
+from app.http.errors import RequestError
+from app.ingest.advice import advice_on
+from app.ingest.client_sessions import FIELDS, ClientSession
+from app.ingest.deep_json import dumps_any
+from app.ingest.event_limits import EventLimits
+from app.ingest.identified import Arrival, Identified
+from app.ingest.identify import Identifier
+from app.ingest.large_json import JSONLimits
+from app.ingest.native import NativePath
+from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
+from app.ingest.routes.parsing import Parse
+from dedupe.model.identity import Identity
+from dedupe.model.quarantine import Quarantine
+from dedupe.model.types import Topic
+from tests.support.odd_bodies import Bodies
+
+IDENTITY = Identity(b"a secret of 24 bytes....")
+QUARANTINE = Quarantine(IDENTITY, Topic("events.quarantine", 1))
+PARTITIONS = 8
+LIMITS = EventLimits(
+    event_bytes_max=2_000, event_depth_max=32, request_bytes_max=20_000, growth_bytes_max=5_000
+)
+ITEMS_MAX = 50
+RECEIVED_MS = 1_795_291_872_007
+PARSES = (parse_batch, parse_events, parse_event)
+USUAL = {"batch": PARSES[:2], "array": PARSES[1:2], "event": PARSES[1:]}
+ADDRESSES = (None, "203.0.113.9", "2001:db8::7")
+SEED = int(os.environ.get("NATIVE_SEED", "1"))
+EVENTS = int(os.environ.get("NATIVE_EVENTS", "200000"))
+
+
+class Paths:
+    """The Python path and the native path of one deployment."""
+
+    def __init__(self, *ignore: str, earlier: Sequence[frozenset[str]] = (), gives_advice: bool = False) -> None:
+        self.native = NativePath(gateway_native, IDENTITY, PARTITIONS, LIMITS, gives_advice=gives_advice)
+        self._gives_advice = gives_advice
+        self._identifiers = [
+            Identifier(
+                IDENTITY,
+                PARTITIONS,
+                QUARANTINE,
+                LIMITS,
+                fingerprint_ignore=frozenset(ignore),
+                earlier_ignore=earlier,
+                random_bytes=bytes,
+                native=native,
+            )
+            for native in (None, self.native)
+        ]
+
+    def compare(self, body: bytes, parse: Parse, arrival: Arrival, *, needs_key: bool = False) -> None:
+        """Fail unless both paths have the same result."""
+        python, native = [
+            self._result(by, body, parse, arrival, needs_key=needs_key) for by in self._identifiers
+        ]
+        if native != python:
+            raise AssertionError(f'{body!r}\n{arrival}\n{python}\n{native}')
+
+    def _result(
+        self, by: Identifier, body: bytes, parse: Parse, arrival: Arrival, *, needs_key: bool
+    ) -> object:
+        limits = JSONLimits(ITEMS_MAX, LIMITS.event_bytes_max, native=by.native, needs_key=needs_key)
+        try:
+            payload = result_of(parse(body, limits, turn))
+        except RequestError as err:
+            return type(err), err.detail
+        top = payload.top
+        if top is not None and "batch" in payload.shared:
+            top = {**top, "batch": None}
+        envelope = top and dumps_any(deepcopy(top))
+        if payload.native is not None and needs_key:
+            assert own_key(top)
+        found = Identified()
+        found.take(by.identify(payload, arrival, lossy=found.lossy))
+        advice = advice_on(payload.items, arrival) if self._gives_advice else []
+        return len(payload.items), envelope, found, advice
+
+
+async def turn(_work_bytes: int) -> None:
+    """Run on."""
+
+
+def result_of(coroutine: Coroutine[Any, Any, Payload]) -> Payload:
+    """Return the result of a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        payload: Payload = stop.value
+        return payload
+    raise AssertionError("it waits")
+
+
+def arrival_of(rng: random.Random) -> Arrival:
+    """Return the properties of a request, with or without a client session."""
+    arrival = Arrival("web", RECEIVED_MS, client_ip=rng.choice(ADDRESSES))
+    kind = rng.randrange(4)
+    if kind == 0:
+        own = frozenset({"sequence", *(FIELDS if rng.random() < 0.2 else ())})
+        first = rng.choice((None, 1, 2**64 - 50))
+        client, session = "phone-1", "2dlpu8idjvw2es2uvixfliYNu0q"
+        hashes = IDENTITY.client_hash("web", client), IDENTITY.session_hash("web", client, session)
+        session = ClientSession(client, session, rng.choice((0, 3)), 7, first, own, *hashes)
+        arrival = arrival._replace(session=session, is_strict=rng.random() < 0.2)
+    if rng.random() < 0.2:
+        arrival = arrival._replace(idempotency_key=b"once")
+    return arrival
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        pytest.param(Paths(), id="default"),
+        pytest.param(Paths(gives_advice=True), id="development"),
+        pytest.param(Paths("extra", "timestamp", earlier=[frozenset({"zz", "=numbers"})]), id="rules"),
+    ],
+)
+def test_both_paths_give_the_same_events_and_rejections(paths: Paths) -> None:
+    rng = random.Random(SEED)
+    for oddness in (0.0, 0.01, 0.04):
+        compared = 0
+        for body in Bodies(rng.randrange(2**32), oddness=oddness):
+            parse = rng.choice(PARSES)
+            paths.compare(body.content, parse, arrival_of(rng), needs_key=rng.random() < 0.1)
+            compared += body.events
+            if compared > EVENTS // 9:
+                break
+    assert paths.native.events > EVENTS / 20
+    assert paths.native.odd_events > EVENTS / 200
+    assert paths.native.other_bodies > 0
+    assert paths.native.panics == 0
