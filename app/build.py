@@ -28,6 +28,7 @@ from app.ingest.application import create_refusal
 from app.ingest.decision_observer import DecisionObserver
 from app.ingest.event_limits import EVENT_DEPTH_MAX, EventLimits
 from app.ingest.identify import Identifier
+from app.ingest.native_module import load_native
 from app.ingest.replay import Changes, replay_by
 from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATH_WORDS
@@ -150,16 +151,20 @@ def build_ingest(
         event_depth_max=EVENT_DEPTH_MAX,
         request_bytes_max=settings.limits.request_bytes_max,
     )
+    identifier = Identifier(
+        identity,
+        settings.log.partitions,
+        router.quarantine,
+        limits,
+        fingerprint_ignore=frozenset(settings.gateway.fingerprint_ignore),
+        earlier_ignore=earlier_ignore,
+    )
+    identifier.native = load_native(
+        settings.gateway.native, identifier, gives_advice=settings.gateway.is_development
+    )
     return Ingest(
         router=router,
-        identifier=Identifier(
-            identity,
-            settings.log.partitions,
-            router.quarantine,
-            limits,
-            fingerprint_ignore=frozenset(settings.gateway.fingerprint_ignore),
-            earlier_ignore=earlier_ignore,
-        ),
+        identifier=identifier,
         write_keys=ingress.write_keys,
         clock=clock,
         body_limits=BodyLimits(

@@ -62,7 +62,6 @@ class Identifier:
         fingerprint_ignore: frozenset[str] = frozenset(),
         earlier_ignore: Sequence[frozenset[str]] = (),
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
-        native: NativePath | None = None,
     ) -> None:
         """
         Prepare the common part of all requests.
@@ -75,9 +74,9 @@ class Identifier:
             fingerprint_ignore: fields that retries change, besides RETRY_FIELDS.
             earlier_ignore: the noted rules by which remembered events were stored.
             random_bytes: the source of new ids.
-            native: identifies plain events, if the module is there.
         """
-        self.native = native
+        self.native: NativePath | None = None
+        """Identifies plain events, if the module is there."""
         self.identity = identity
         self.partitions = partitions
         self.quarantine = quarantine

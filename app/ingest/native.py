@@ -50,13 +50,14 @@ class NativePath:
         Prepare what does not change between requests.
 
         Args:
-            module: gateway_native.
+            module: gateway_native, see app.ingest.native_module.
             identity: computes keys.
             partitions: the number of partitions of the clean topic.
             limits: the limits of events.
             gives_advice: whether an event that needs advice is left to the Python path.
         """
         self._module = module
+        self.version: str = module.__version__
         self._identity = identity
         self._partitions = partitions
         self._event_bytes_max = limits.event_bytes_max

@@ -56,10 +56,10 @@ class Paths:
                 fingerprint_ignore=frozenset(ignore),
                 earlier_ignore=earlier,
                 random_bytes=bytes,
-                native=native,
             )
-            for native in (None, self.native)
+            for _ in range(2)
         ]
+        self._identifiers[1].native = self.native
 
     def compare(self, body: bytes, parse: Parse, arrival: Arrival, *, needs_key: bool = False) -> None:
         """Fail unless both paths have the same result."""
