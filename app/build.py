@@ -28,11 +28,12 @@ from app.ingest.application import create_refusal
 from app.ingest.decision_observer import DecisionObserver
 from app.ingest.event_limits import EVENT_DEPTH_MAX, EventLimits
 from app.ingest.identify import Identifier
-from app.ingest.native_module import load_native
+from app.ingest.native import NativePath
 from app.ingest.replay import Changes, replay_by
 from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATH_WORDS
 from app.ingest.whole_search import WholeSearch
+from app.native_module import native_module
 from app.process.disk import Disk
 from app.process.life import allow_connections
 from app.settings.limits import QUEUE_EVENTS_MAX
@@ -159,9 +160,10 @@ def build_ingest(
         fingerprint_ignore=frozenset(settings.gateway.fingerprint_ignore),
         earlier_ignore=earlier_ignore,
     )
-    identifier.native = load_native(
-        settings.gateway.native, identifier, gives_advice=settings.gateway.is_development
-    )
+    if (module := native_module(settings.gateway.native)) is not None:
+        identifier.native = NativePath(
+            module, identity, settings.log.partitions, limits, gives_advice=settings.gateway.is_development
+        )
     return Ingest(
         router=router,
         identifier=identifier,

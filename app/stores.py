@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from app.native_module import native_module
 from app.process.clock_check import check_clock, follow_wall_clock
 from app.settings.data_dir import check_format, index_path, refuse_lost_log, sqlite_path
 from app.settings.log import LogSettings
@@ -127,10 +128,12 @@ async def _try_to_open(
         refuse_lost_log(settings.log.data_dir)
         store = await SqliteStore.open(sqlite_path(settings.log.data_dir), crashpoint=crashpoint)
     else:
+        module = native_module(settings.gateway.native)
         config = _kafka_config(
             settings.log,
             client_id=f"{CLIENT_ID}-{settings.group.worker_id}",
             batch_bytes_max=settings.limits.batch_bytes_max,
+            native_encode=module and module.encode,
         )
         store = await KafkaStore.open(config, crashpoint=crashpoint)
     inspection, inspect = NOTHING_FOUND, None

@@ -416,7 +416,9 @@ def _parsed(items: list[object]) -> tuple[list[object], bool]:
         elif not is_cheap(item.content):
             return items, False
         elif isinstance(item, Fragment) and item.reason == RejectionCode.TOO_MANY_EVENTS:
-            found += read_document(item.content)  # an array of the items beyond the limit
+            beyond = read_document(item.content)  # the items beyond the limit
+            assert isinstance(beyond, list)
+            found += beyond
         else:
             found.append(read_document(item.content))
     return found, True

@@ -30,7 +30,9 @@ and their records have none.
 """
 
 import struct
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import NamedTuple, overload
 
 from isal.isal_zlib import crc32
 
@@ -95,6 +97,45 @@ def build_record(
     if reason is not None:
         headers.append((HEADER_REASON, reason.encode()))
     return NewRecord(timestamp_ms, id_bytes, value, headers)
+
+
+class EventRecords(Sequence[NewRecord]):
+    """The records of new events of one partition, built when they are read."""
+
+    def __init__(
+        self, events: Sequence[Event], sessions: Sequence[Session | None], *, lane_seq: int, timestamp_ms: int
+    ) -> None:
+        """
+        Take the events.
+
+        Args:
+            events: in order.
+            sessions: what is recorded of the session of each, with the state before it; empty without any.
+            lane_seq: of the first.
+            timestamp_ms: of all.
+        """
+        self.events = events
+        self.sessions = sessions
+        self.lane_seq = lane_seq
+        self.timestamp_ms = timestamp_ms
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    @overload
+    def __getitem__(self, place: int) -> NewRecord: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[NewRecord]: ...
+    def __getitem__(self, place: int | slice) -> NewRecord | list[NewRecord]:
+        """Return one record, or some."""
+        return list(self)[place]
+
+    def __iter__(self) -> Iterator[NewRecord]:
+        """Yield the records."""
+        for place, (event, recorded) in enumerate(zip_longest(self.events, self.sessions)):
+            yield build_record(
+                event, lane_seq=self.lane_seq + place, timestamp_ms=self.timestamp_ms, recorded=recorded
+            )
 
 
 def parse_identity(record: LogRecord) -> RecordIdentity:

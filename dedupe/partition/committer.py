@@ -8,7 +8,6 @@ routes.post_events -> Router.submit -> Lane.submit -> **admit -> PartitionLog.ap
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import zip_longest
 
 import structlog
 
@@ -16,7 +15,7 @@ from dedupe.decide.admission import NEW, NO_ORIGINAL, Admission, SessionAdmissio
 from dedupe.decide.committed import Committed, LastRecord
 from dedupe.decide.sessions import keys_of
 from dedupe.model.errors import FencedError, NotAppendedError, RecordsRefusedError
-from dedupe.model.record import build_record
+from dedupe.model.record import EventRecords
 from dedupe.model.types import Event, Offset, Session
 from dedupe.partition.context import LaneContext
 from dedupe.partition.metrics import LaneCounts
@@ -185,10 +184,7 @@ class Committer:
         """Append the new events with their sessions, and apply them."""
         state = index.index.state
         first_seq = state.next_lane_seq
-        records = [
-            build_record(event, lane_seq=first_seq + i, timestamp_ms=timestamp_ms, recorded=recorded)
-            for i, (event, recorded) in enumerate(zip_longest(new, sessions))
-        ]
+        records = EventRecords(new, sessions, lane_seq=first_seq, timestamp_ms=timestamp_ms)
         self.appending_since = began = self._context.clock.monotonic()
         try:
             base = await self._log.append(records)

@@ -5,11 +5,52 @@ import random
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-NAMES = ("a", "name", "ip", "b", "c", "Order Completed", "café", "日本", "\U0001f600", "", " ", "x" * 40, "/", "{[")
+NAMES = (
+    "a",
+    "name",
+    "ip",
+    "b",
+    "c",
+    "Order Completed",
+    "café",
+    "日本",
+    "\U0001f600",
+    "",
+    " ",
+    "x" * 40,
+    "/",
+    "{[",
+)
 WORDS = (*NAMES, '"', "\\", '"context":{')
-ESCAPES = ("\\n", "\\t", "\\u0000", "\\u001f", "\\u00e9", "\\ud83d\\ude00", "\\/", "\\\\", '\\"', "\\b", "\\f", "\\r", "\\u0041")
+ESCAPES = (
+    "\\n",
+    "\\t",
+    "\\u0000",
+    "\\u001f",
+    "\\u00e9",
+    "\\ud83d\\ude00",
+    "\\/",
+    "\\\\",
+    '\\"',
+    "\\b",
+    "\\f",
+    "\\r",
+    "\\u0041",
+)
 BROKEN_ESCAPES = ("\\ud83d", "\\ude00", "\\x", "\\u12", "\x01")
-NUMBERS = ("0", "1", "-1", "17", "12.5", "0.1", "-0.001", "99.99", "123456789012345678", "48.858370421", "1700000000000")
+NUMBERS = (
+    "0",
+    "1",
+    "-1",
+    "17",
+    "12.5",
+    "0.1",
+    "-0.001",
+    "99.99",
+    "123456789012345678",
+    "48.858370421",
+    "1700000000000",
+)
 ODD_NUMBERS = (
     "-0", "-0.0", "10.0", "1.50", "1e3", "1E-2", "0.0001", "0.00001", "1e999", "1234567890123456789012", "2.2250738585072014e-308",
     "48.85837042112345", "-122.41941550000001", "0.30000000000000004", "9007199254740993", "9007199254740992.5", "123456789012345.678",
@@ -177,7 +218,9 @@ class Bodies:
         return self._fields(list(fields.items()))
 
     def _fields(self, fields: list[tuple[str, Callable[[], str]]]) -> str:
-        return self._joined("{", [f"{self._key(name)}{self._blank()}:{self._blank()}{value()}" for name, value in fields], "}")
+        return self._joined(
+            "{", [f"{self._key(name)}{self._blank()}:{self._blank()}{value()}" for name, value in fields], "}"
+        )
 
     def _key(self, name: str) -> str:
         if name and self._is_odd(0.1):

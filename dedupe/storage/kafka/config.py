@@ -8,6 +8,7 @@ from aiokafka.conn import collect_hosts
 from dedupe.login.errors import LoginError
 from dedupe.login.login import Login
 from dedupe.model.errors import ConfigurationError
+from dedupe.storage.kafka.record_batch import NativeEncode
 
 CLIENT_ID = "gateway"
 """The client.id of commands; a worker's has its name behind a hyphen."""
@@ -31,6 +32,7 @@ class KafkaConfig:
     batch_bytes_max: int = 0  # of one commit; readers append nothing
     transaction_timeout_s: float = 30.0  # a takeover that a gateway leaves unfinished is ended by then
     client_rack: str = ""  # the zone, whose replicas are read from
+    native_encode: NativeEncode | None = None  # encodes plain record batches
 
     def bootstrap_addresses(self) -> list[Address]:
         """

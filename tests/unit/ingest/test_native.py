@@ -44,7 +44,9 @@ EVENTS = int(os.environ.get("NATIVE_EVENTS", "200000"))
 class Paths:
     """The Python path and the native path of one deployment."""
 
-    def __init__(self, *ignore: str, earlier: Sequence[frozenset[str]] = (), gives_advice: bool = False) -> None:
+    def __init__(
+        self, *ignore: str, earlier: Sequence[frozenset[str]] = (), gives_advice: bool = False
+    ) -> None:
         self.native = NativePath(gateway_native, IDENTITY, PARTITIONS, LIMITS, gives_advice=gives_advice)
         self._gives_advice = gives_advice
         self._identifiers = [
@@ -67,7 +69,7 @@ class Paths:
             self._result(by, body, parse, arrival, needs_key=needs_key) for by in self._identifiers
         ]
         if native != python:
-            raise AssertionError(f'{body!r}\n{arrival}\n{python}\n{native}')
+            raise AssertionError(f"{body!r}\n{arrival}\n{python}\n{native}")
 
     def _result(
         self, by: Identifier, body: bytes, parse: Parse, arrival: Arrival, *, needs_key: bool
@@ -110,9 +112,9 @@ def arrival_of(rng: random.Random) -> Arrival:
     if kind == 0:
         own = frozenset({"sequence", *(FIELDS if rng.random() < 0.2 else ())})
         first = rng.choice((None, 1, 2**64 - 50))
-        client, session = "phone-1", "2dlpu8idjvw2es2uvixfliYNu0q"
-        hashes = IDENTITY.client_hash("web", client), IDENTITY.session_hash("web", client, session)
-        session = ClientSession(client, session, rng.choice((0, 3)), 7, first, own, *hashes)
+        client, ksuid = "phone-1", "2dlpu8idjvw2es2uvixfliYNu0q"
+        hashes = IDENTITY.client_hash("web", client), IDENTITY.session_hash("web", client, ksuid)
+        session = ClientSession(client, ksuid, rng.choice((0, 3)), 7, first, own, *hashes)
         arrival = arrival._replace(session=session, is_strict=rng.random() < 0.2)
     if rng.random() < 0.2:
         arrival = arrival._replace(idempotency_key=b"once")
