@@ -224,10 +224,9 @@ def _group_of(
 
 def _build_servers(parts: Parts) -> Iterator[Server]:
     """Yield the servers of the ingest port, of the admin port, and of the probes if they have one."""
-    settings, admin_context = parts.settings, parts.admin_context
-    refusals = admin_context.refusals
+    settings, refusals = parts.settings, parts.admin_context.refusals
     metrics, problems = RequestMetrics(refusals), build_problems(settings, refusals)
-    problems.watch(partial(_note_refusal, parts.ingress.write_keys, admin_context.tail))
+    problems.watch(partial(_note_refusal, parts.ingress.write_keys, parts.admin_context.tail))
     ingest = build_ingest(
         settings,
         parts.router,
@@ -235,14 +234,19 @@ def _build_servers(parts: Parts) -> Iterator[Server]:
         ingress=parts.ingress,
         clock=parts.clock,
         earlier_ignore=parts.opened.earlier_ignore,
-        observer=admin_context.tail,
+        observer=parts.admin_context.tail,
         penalty_s=DELAY_S,
     )
     yield _ingest_server(parts, ingest, problems, metrics)
-    registry = _registry_of(parts, metrics)
+    admin_context = replace(
+        parts.admin_context,
+        native=ingest.identifier.native,
+        replay_at=build_replays(ingest, parts.opened.store, settings.log.topics[1]),
+    )
+    registry = _registry_of(parts, metrics, admin_context)
     admin_problems = build_admin_problems()
     admin = create_admin(
-        replace(admin_context, replay_at=build_replays(ingest, parts.opened.store, settings.log.topics[1])),
+        admin_context,
         settings=settings,
         identity=parts.identity,
         store=parts.opened.store,
@@ -270,14 +274,14 @@ def _note_refusal(write_keys: WriteKeys, tail: Tail, code: str, context: Request
     tail.refused(code, context)
 
 
-def _registry_of(parts: Parts, metrics: RequestMetrics) -> CollectorRegistry:
+def _registry_of(parts: Parts, metrics: RequestMetrics, admin_context: AdminContext) -> CollectorRegistry:
     """Return the collectors of `/metrics`."""
     registry = CollectorRegistry()
     registry.register(metrics)
     registry.register(LimitCollector(parts.settings))
     registry.register(LoopCollector(parts.ingest_loop))
     registry.register(ClockCollector(parts.clock))
-    parts.admin_context.register(registry)
+    admin_context.register(registry)
     return registry
 
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
+from app.native_module import native_module
 from app.settings.model import Settings
 from app.settings.version import VERSION
 from dedupe.model.clock import Clock
@@ -37,11 +38,13 @@ async def announce(router: Router, settings: Settings, *, url: str, admin_url: s
         await asyncio.sleep(READY_POLL_S)
     write_key = "my-write-key" if settings.gateway.write_keys_file is None else "WRITE_KEY"
     worker = "" if settings.group.peer_listen is None else f", {settings.group.worker_id}"
+    module = native_module(settings.gateway.native)
+    native = "" if module is None else f"  native  plain events take gateway-native {module.__version__}\n"
     event = '{"messageId":"hello-1","type":"track","event":"Hello","userId":"u1"}'
     print(
         f"\nGateway {VERSION} is ready ({settings.gateway.mode}, {settings.log.kind} log{worker}).\n"
         f"  events  {url}\n"
-        f"  admin   {admin_url}/admin/v1/stats\n"
+        f"  admin   {admin_url}/admin/v1/stats\n{native}"
         "Send an event; sent again, it gets the same answer:\n"
         f"  curl -i {url}/v1/events -u {write_key}: -d '{event}'\n",
         file=sys.stderr,

@@ -52,16 +52,18 @@ NUMBERS = (
     "1700000000000",
 )
 ODD_NUMBERS = (
-    "-0", "-0.0", "10.0", "1.50", "1e3", "1E-2", "0.0001", "0.00001", "1e999", "1234567890123456789012", "2.2250738585072014e-308",
-    "48.85837042112345", "-122.41941550000001", "0.30000000000000004", "9007199254740993", "9007199254740992.5", "123456789012345.678",
-    "18446744073709551615", "-9223372036854775808", "01", "1.", ".5", "+1", "NaN", "5e-324", "0.00012345678901234567", "1" * 5000,
-)  # fmt: skip
+    *("-0", "-0.0", "10.0", "1.50", "1e3", "1E-2", "0.0001", "0.00001", "1e999", "1234567890123456789012"),
+    *("48.85837042112345", "-122.41941550000001", "0.30000000000000004", "9007199254740993", "5e-324"),
+    *("9007199254740992.5", "123456789012345.678", "18446744073709551615", "-9223372036854775808"),
+    *("01", "1.", ".5", "+1", "NaN", "2.2250738585072014e-308", "0.00012345678901234567", "1" * 5000),
+)
 BLANKS = ("", "", "", " ", "\n ", "\t", "\r\n")
 TYPES = ("track", "identify", "page", "alias", "screen", "group")
 FIELDS = (
-    "context", "integrations", "properties", "traits", "userId", "anonymousId", "timestamp", "originalTimestamp", "event",
-    "channel", "sentAt", "_metadata", "writeKey", "receivedAt", "sequence", "extra", "zz", "A", "client", "firstSequence",
-)  # fmt: skip
+    *("context", "integrations", "properties", "traits", "userId", "anonymousId", "timestamp"),
+    *("originalTimestamp", "event", "channel", "sentAt", "_metadata", "writeKey", "receivedAt", "sequence"),
+    *("extra", "zz", "A", "client", "firstSequence"),
+)
 
 
 class Body(NamedTuple):
@@ -196,7 +198,7 @@ class Bodies:
 
     def _number(self) -> str:
         if self._is_odd(2):
-            return self._rng.choice(ODD_NUMBERS)
+            return str(self._rng.choice(ODD_NUMBERS))
         if self._rng.random() < 0.3:
             return repr(self._rng.uniform(-1000, 1000))
         if self._is_odd(2):

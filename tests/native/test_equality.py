@@ -1,9 +1,9 @@
-"""Claim: the native path gives the same events and rejections as the Python path, field by field and byte by byte."""
+"""Claim: the native path gives the same events and rejections as the Python path, byte by byte."""
 
 import os
 import random
-from copy import deepcopy
 from collections.abc import Coroutine, Sequence
+from copy import deepcopy
 from typing import Any
 
 import gateway_native
