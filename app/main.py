@@ -47,6 +47,7 @@ from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_edge
 from app.ingest.receipts import CODES, REASONS
 from app.ingest.routes.events import Ingest
+from app.native_module import native_version
 from app.process.background_tasks import announce, keep_notes, tell_outages, trim_log
 from app.process.clock_check import follow_wall_clock, keep_time
 from app.process.life import (
@@ -238,9 +239,10 @@ def _build_servers(parts: Parts) -> Iterator[Server]:
         penalty_s=DELAY_S,
     )
     yield _ingest_server(parts, ingest, problems, metrics)
+    native = ingest.identifier.native
     admin_context = replace(
         parts.admin_context,
-        native=ingest.identifier.native,
+        native=None if native is None else native.use,
         replay_at=build_replays(ingest, parts.opened.store, settings.log.topics[1]),
     )
     registry = _registry_of(parts, metrics, admin_context)
@@ -354,7 +356,13 @@ def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[Background
         parts.ingest_loop.heartbeat(),
         parts.admin_context.setting_watch.run(router.all_lanes),
         parts.admin_context.history.keep(lambda: router.totals, lambda: refusals.before_events),
-        announce(router, settings, url=url, admin_url=admin_url),
+        announce(
+            router,
+            settings,
+            url=url,
+            admin_url=admin_url,
+            native_version=native_version(settings.gateway.native),
+        ),
         tell_outages(router),
         keep_notes(partial(renew_notes, parts.opened.store, settings.log.topics)),
         parts.ingress.disk.watch(router),

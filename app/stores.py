@@ -26,6 +26,7 @@ from dedupe.model.identity import EQUAL_NUMBERS, Identity
 from dedupe.storage.kafka.config import CLIENT_ID, KafkaConfig
 from dedupe.storage.kafka.features import missing_features
 from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.record_batch import NativeEncode, is_proved
 from dedupe.storage.kafka.rights import missing_rights
 from dedupe.storage.kafka.setting_rules import Demands
 from dedupe.storage.kafka.topics import (
@@ -128,12 +129,11 @@ async def _try_to_open(
         refuse_lost_log(settings.log.data_dir)
         store = await SqliteStore.open(sqlite_path(settings.log.data_dir), crashpoint=crashpoint)
     else:
-        module = native_module(settings.gateway.native)
         config = _kafka_config(
             settings.log,
             client_id=f"{CLIENT_ID}-{settings.group.worker_id}",
             batch_bytes_max=settings.limits.batch_bytes_max,
-            native_encode=module and module.encode,
+            native_encode=_native_encode(settings),
         )
         store = await KafkaStore.open(config, crashpoint=crashpoint)
     inspection, inspect = NOTHING_FOUND, None
@@ -247,6 +247,19 @@ def _needs(store: KafkaStore, settings: Settings) -> tuple[list[TopicSpec], Dema
         transaction_timeout_ms=round(store.config.transaction_timeout_s * 1000),
     )
     return specs, demands
+
+
+def _native_encode(settings: Settings) -> NativeEncode | None:
+    """Return the native module's encoder of record batches, None without one. Raises ConfigurationError."""
+    module = native_module(settings.gateway.native)
+    if module is None:
+        return None
+    encode: NativeEncode = module.encode
+    if not is_proved(encode):
+        raise ConfigurationError(
+            "the native module encodes record batches differently: set GATEWAY_NATIVE=off"
+        )
+    return encode
 
 
 def _kafka_config(settings: LogSettings, **more: Any) -> KafkaConfig:

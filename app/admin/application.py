@@ -47,10 +47,10 @@ from app.http.bare_application import bare_application
 from app.http.errors import RequestError
 from app.http.problems import Problems
 from app.http.refusal_counts import RefusalCounts
-from app.ingest.native import NativePath
 from app.process.setting_watch import SettingWatch
 from app.settings.model import Settings
 from app.settings.version import VERSION
+from app.telemetry.native_use import NativeUse
 from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.identity import Identity
 from dedupe.router import Router
@@ -71,7 +71,7 @@ class AdminContext:
     replay_at: ReplayAt = no_record
     refusals: RefusalCounts = field(default_factory=RefusalCounts)
     setting_watch: SettingWatch = field(default_factory=lambda: SettingWatch(NOTHING_FOUND, None))
-    native: NativePath | None = None
+    native: NativeUse | None = None
 
     def stats(self) -> dict[str, Any]:
         """Return this worker's own statistics."""

@@ -21,6 +21,7 @@ from app.ingest.identified import Arrival
 from app.ingest.message_ids import session_event_prefix
 from app.ingest.record_values import REPLACED, RecordValues
 from app.ingest.routes.paths import TYPES
+from app.telemetry.native_use import NativeUse
 from dedupe.model.identity import Identity
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Order, Session
@@ -57,7 +58,6 @@ class NativePath:
             gives_advice: whether an event that needs advice is left to the Python path.
         """
         self._module = module
-        self.version: str = module.__version__
         self._identity = identity
         self._partitions = partitions
         self._event_bytes_max = limits.event_bytes_max
@@ -66,13 +66,7 @@ class NativePath:
         )
         self._types = [orjson.dumps(name) for name in TYPES] if gives_advice else []
         self._fields_of = lru_cache(FIELDS_CACHED)(self._fields)
-        self.events = 0
-        """The events that it has identified."""
-        self.odd_events = 0
-        """The events in its bodies that the Python path has identified."""
-        self.other_bodies = 0
-        """The bodies that the Python path has read."""
-        self.panics = 0
+        self.use = NativeUse(module.__version__)
 
     async def read(
         self, body: bytes, hold: Callable[[int, int], None], yield_to_others: YieldToOthers
@@ -93,7 +87,7 @@ class NativePath:
             await yield_to_others(min(len(body), STEP_BYTES))
             is_read = self._try(document.read, STEP_BYTES)
         if is_read is None:
-            self.other_bodies += 1
+            self.use.other_bodies += 1
             return None
         found: Document = document
         return found
@@ -145,9 +139,9 @@ class NativePath:
         if found is None:
             return [], bytes_left, document.raw(start)
         events, bytes_left, odd = found
-        self.events += len(events)
+        self.use.events += len(events)
         if odd is not None:
-            self.odd_events += 1
+            self.use.odd_events += 1
         return events, bytes_left, odd
 
     def _try(self, call: Callable[..., Any], *args: object) -> Any:
@@ -155,7 +149,7 @@ class NativePath:
         try:
             return call(*args)
         except self._module.Panic:
-            self.panics += 1
+            self.use.panics += 1
             return None
 
     def _fields(self, ignored: frozenset[str], odd: frozenset[str]) -> "PlainFields":

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from app.native_module import native_module
 from app.settings.model import Settings
 from app.settings.version import VERSION
 from dedupe.model.clock import Clock
@@ -31,15 +30,16 @@ Trim = Callable[[str, int, int], Awaitable[int]]
 logger = structlog.get_logger(__name__)
 
 
-async def announce(router: Router, settings: Settings, *, url: str, admin_url: str) -> None:
+async def announce(
+    router: Router, settings: Settings, *, url: str, admin_url: str, native_version: str | None
+) -> None:
     """Print the URLs and an example once all partitions serve."""
     logger.info("starting", events=url, admin=admin_url)
     while not router.is_ready:  # noqa: ASYNC110 - it follows from the states of all lanes
         await asyncio.sleep(READY_POLL_S)
     write_key = "my-write-key" if settings.gateway.write_keys_file is None else "WRITE_KEY"
     worker = "" if settings.group.peer_listen is None else f", {settings.group.worker_id}"
-    module = native_module(settings.gateway.native)
-    native = "" if module is None else f"  native  plain events take gateway-native {module.__version__}\n"
+    native = f"  native  plain events take gateway-native {native_version}\n" if native_version else ""
     event = '{"messageId":"hello-1","type":"track","event":"Hello","userId":"u1"}'
     print(
         f"\nGateway {VERSION} is ready ({settings.gateway.mode}, {settings.log.kind} log{worker}).\n"

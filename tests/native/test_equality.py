@@ -139,7 +139,7 @@ def test_both_paths_give_the_same_events_and_rejections(paths: Paths) -> None:
             compared += body.events
             if compared > EVENTS // 9:
                 break
-    assert paths.native.events > EVENTS / 20
-    assert paths.native.odd_events > EVENTS / 200
-    assert paths.native.other_bodies > 0
-    assert paths.native.panics == 0
+    assert paths.native.use.events > EVENTS / 40
+    assert paths.native.use.odd_events > EVENTS / 200
+    assert paths.native.use.other_bodies > 0
+    assert paths.native.use.panics == 0

@@ -194,7 +194,7 @@ class Bodies:
         return self._fields([(name, lambda: self._value(depth + 1)) for name in names])
 
     def _name(self) -> str:
-        return self._rng.choice((*FIELDS, *(WORDS if self._is_odd() else NAMES)))
+        return self._rng.choice(FIELDS + (WORDS if self._is_odd() else NAMES))
 
     def _number(self) -> str:
         if self._is_odd(2):

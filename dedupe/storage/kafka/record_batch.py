@@ -9,7 +9,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from dedupe.model.errors import RecordsRefusedError
 from dedupe.model.record import EventRecords
-from dedupe.model.types import NewRecord
+from dedupe.model.types import Event, NewRecord
 from dedupe.storage.kafka.wire import ProducerIdAndEpoch
 
 NativeEncode: TypeAlias = Callable[..., bytes | None]
@@ -54,3 +54,18 @@ def encode_batch(
         if builder.append(index, timestamp_ms, key, value, headers) is None:  # type: ignore[arg-type] # invariant
             raise RecordsRefusedError("the records do not fit into one record batch")
     return bytes(builder.build())
+
+
+def is_proved(native: NativeEncode) -> bool:
+    """Whether the native module encodes examples as aiokafka's builder does."""
+    producer, sequence = ProducerIdAndEpoch(2**40 + 1, 7), 2**31 - 9
+    for size in (0, 50, 70, 8_000):
+        value, message_id = b"v" * size, "é" * (size % 71)
+        event = Event(bytes(range(16)), 0, b"\xff" * 8, "source", message_id, value, flags=size % 3)
+        records = EventRecords([event] * 130, (), lane_seq=2**40, timestamp_ms=1_700_000_000_123)
+        expected, found = [
+            encode_batch(records, producer, sequence, bytes_max=2**21, native=each) for each in (None, native)
+        ]
+        if found != expected:
+            return False
+    return True
