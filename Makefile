@@ -57,7 +57,7 @@ pipeline: $(VENV)/.stamp-pipeline build/spark/.stamp-jars build/spark/home/class
 demo: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/.stamp-java ## send 100,000 events through losses and let Spark judge the log
 	@exec $(BIN)/python -m loadtests.demo
 
-bench: $(VENV)/.stamp-dev build/kafka/.stamp-libs $(REDIS) ## compare with a plain service and Redis in minutes; ARGS=--quick for seconds
+bench: $(VENV)/.stamp-dev $(VENV)/.stamp-native build/kafka/.stamp-libs $(REDIS) ## compare with a plain service and Redis in minutes; ARGS=--quick for seconds
 	@exec $(BIN)/python -m loadtests.bench $(ARGS)
 
 load: $(VENV)/.stamp-dev ## send traffic to a running gateway by locust; ARGS="--load-profile spike --seconds 120", --web for its page
