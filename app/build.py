@@ -28,7 +28,7 @@ from app.ingest.application import create_refusal
 from app.ingest.decision_observer import DecisionObserver
 from app.ingest.event_limits import EVENT_DEPTH_MAX, EventLimits
 from app.ingest.identify import Identifier
-from app.ingest.native import NativePath
+from app.ingest.native import NativeModule
 from app.ingest.replay import Changes, replay_by
 from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATH_WORDS
@@ -161,7 +161,7 @@ def build_ingest(
         earlier_ignore=earlier_ignore,
     )
     if (module := native_module(settings.gateway.native)) is not None:
-        identifier.native = NativePath(
+        identifier.native = NativeModule(
             module, identity, settings.log.partitions, limits, gives_advice=settings.gateway.is_development
         )
     return Ingest(

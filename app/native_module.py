@@ -1,5 +1,5 @@
 """
-Loads the native module, and proves that it gives the same bytes as the Python path of this process.
+Loads the native module, and proves that it gives the same bytes as the Python code of this process.
 
 The examples also notice another version of orjson that writes numbers or text in another way.
 """
@@ -16,7 +16,7 @@ from app.ingest.event_limits import EventLimits
 from app.ingest.identified import Arrival, Identified
 from app.ingest.identify import Identifier
 from app.ingest.large_json import JSONLimits
-from app.ingest.native import NativePath
+from app.ingest.native import NativeModule
 from app.ingest.payload import Payload, parse_batch
 from dedupe.model.errors import ConfigurationError
 from dedupe.model.identity import Identity
@@ -78,7 +78,7 @@ def native_module(choice: Choice) -> ModuleType | None:
 
 def difference_of(module: ModuleType | Any) -> str | None:
     """Return a sentence on the first example of which the module makes something else; None without one."""
-    path = NativePath(module, IDENTITY, 3, LIMITS, gives_advice=False)
+    path = NativeModule(module, IDENTITY, 3, LIMITS, gives_advice=False)
     for example in EXAMPLES:
         expected, found = _identified(None, example), _identified(path, example)
         if found != expected:
@@ -86,7 +86,7 @@ def difference_of(module: ModuleType | Any) -> str | None:
     return None if path.use.events and not path.use.panics else "it takes no event"
 
 
-def _identified(native: NativePath | None, body: bytes) -> Identified:
+def _identified(native: NativeModule | None, body: bytes) -> Identified:
     identifier = Identifier(IDENTITY, 3, Quarantine(IDENTITY, Topic("quarantine", 1)), LIMITS)
     identifier.native = native
     limits = JSONLimits(100, LIMITS.event_bytes_max, native=native)

@@ -1,4 +1,4 @@
-"""Metrics of the native path, for /metrics and /admin/v1/stats."""
+"""Metrics of the native module, for /metrics and /admin/v1/stats."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -28,17 +28,17 @@ class NativeCollector(ScrapedCollector):
         )
         yield CounterMetricFamily(
             "gateway_native_odd_events",
-            "Events of bodies read by the native module that the Python path identified",
+            "Events of bodies read by the native module that the Python code identified",
             use.odd_events,
         )
         yield CounterMetricFamily(
             "gateway_native_other_bodies",
-            "Bodies that the native module left to the Python path",
+            "Bodies that the native module left to the Python code",
             use.other_bodies,
         )
         yield CounterMetricFamily(
             "gateway_native_panics",
-            "Faults of the native module, each of which the Python path has made good",
+            "Faults of the native module, each of which the Python code has made good",
             use.panics,
         )
 

@@ -19,7 +19,7 @@ from app.ingest.fingerprint_rules import FingerprintRules, content_of
 from app.ingest.identified import Arrival, Ownership, RefusedError, Rejection, unpacked
 from app.ingest.items import Fragment, Oversize, Packed
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
-from app.ingest.native import NativePath
+from app.ingest.native import NativeModule
 from app.ingest.payload import Payload, is_wrapped
 from app.ingest.record_values import REPLACED, WRITE_KEY, RecordValues, is_deeper_record
 from app.ingest.shared_fields import Growth, without_shared
@@ -75,7 +75,7 @@ class Identifier:
             earlier_ignore: the noted rules by which remembered events were stored.
             random_bytes: the source of new ids.
         """
-        self.native: NativePath | None = None
+        self.native: NativeModule | None = None
         """Identifies plain events, if the module is there."""
         self.identity = identity
         self.partitions = partitions
@@ -128,7 +128,7 @@ class Identifier:
     def _identify_read(
         self, payload: Payload, document: "Document", request: "_Request"
     ) -> Iterator[Event | Rejection]:
-        """Identify the events of a body that the native path has read; the odd ones become its items."""
+        """Identify the events of a body that the native module has read; the odd ones become its items."""
         assert self.native is not None
         plain, index = request.plain(self.native), 0
         while index < len(payload.items):
@@ -240,8 +240,8 @@ class _Request:
         if self.merges_lost:
             self.lossy.add(index)
 
-    def plain(self, native: NativePath) -> "Request | None":
-        """Return what the native path needs to know of the request; None if no event of it is plain."""
+    def plain(self, native: NativeModule) -> "Request | None":
+        """Return what the native module needs to know of the request; None if no event of it is plain."""
         return native.request_of(
             self._arrival,
             self._values,

@@ -70,7 +70,7 @@ REST_ITEMS = 1_000
 """The size of such a fragment of unwrapped events."""
 
 if TYPE_CHECKING:
-    from app.ingest.native import NativePath
+    from app.ingest.native import NativeModule
 
 _BATCH_NAME = re.compile(
     rb'[{,\s]"(?:b|\\u0062)(?:a|\\u0061)(?:t|\\u0074)(?:c|\\u0063)(?:h|\\u0068)"\s*:\s*\Z'
@@ -100,7 +100,7 @@ class JSONLimits:
     """Called with the top level of a body that is cut, before its items are parsed; may raise."""
     needs_key: bool = False
     """Whether the body must have a write key."""
-    native: "NativePath | None" = None
+    native: "NativeModule | None" = None
 
     def judged(self, item: object, content: bytes) -> object:
         """Return a parsed item, or Oversize if its JSON is too large."""

@@ -1,10 +1,10 @@
 """
-The native path: a module in Rust that reads bodies and identifies plain events, as the Python path does.
+The native module: Rust that reads bodies and identifies plain events, as the Python code does.
 
-The module is optional. What it does not take, a body or one event, the Python path does; both give the same
-bytes, which `NativePath` proves by examples before it is used.
+The module is optional. What it does not take, a body or one event, the Python code does; both give the same
+bytes, which `NativeModule` proves by examples before it is used.
 
-routes.post_events -> **NativePath.read** -> Identifier.identify -> Router.submit
+routes.post_events -> **NativeModule.read** -> Identifier.identify -> Router.submit
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ STEP_BYTES = 512 * 1024
 FIELDS_CACHED = 256
 
 
-class NativePath:
+class NativeModule:
     """The module, as one deployment uses it."""
 
     def __init__(
@@ -55,7 +55,7 @@ class NativePath:
             identity: computes keys.
             partitions: the number of partitions of the clean topic.
             limits: the limits of events.
-            gives_advice: whether an event that needs advice is left to the Python path.
+            gives_advice: whether an event that needs advice is left to the Python code.
         """
         self._module = module
         self._identity = identity
@@ -72,7 +72,7 @@ class NativePath:
         self, body: bytes, hold: Callable[[int, int], None], yield_to_others: YieldToOthers
     ) -> "Document | None":
         """
-        Return the events of a body; None if the Python path must read it.
+        Return the events of a body; None if the Python code must read it.
 
         Args:
             body: inflated.

@@ -70,7 +70,7 @@ class Payload(NamedTuple):
     own_fields: Sequence[Mapping[str, Any]] = ()
     """Where a body has several batches that differ, by item: the fields of its own, instead of `shared`."""
     native: "Document | None" = None
-    """The events as the native path has read them; items are None then, but for odd ones once identified."""
+    """The events as the native module has read them; items are None then, but for odd ones once identified."""
 
 
 class Expected(Enum):
@@ -152,7 +152,7 @@ async def read_json(body: bytes, limits: JSONLimits, yield_to_others: YieldToOth
 async def _read_natively(
     body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers, expected: Expected
 ) -> Payload | None:
-    """Return the events of a body that is plainly what its path is for; None: the Python path reads it."""
+    """Return the events of a body that is plainly what its path is for; None: the Python code reads it."""
     if limits.native is None or len(body) > AT_ONCE_BYTES:
         return None
     document = await limits.native.read(body, limits.hold, yield_to_others)

@@ -77,7 +77,7 @@ class GatewaySettings(Section):
 
     native: Literal["auto", "off", "required"] = Field(
         "auto",
-        description="Whether plain events take the native path, which has the same results for less CPU: "
+        description="Whether plain events take the native module, which has the same results for less CPU: "
         "`auto` if the module gateway-native is installed, `required` refuses to start without it.",
     )
 

@@ -143,7 +143,7 @@ impl Document {
         Document { deployment, body, reader, is_checked: false }
     }
 
-    /// Reads about `work_bytes` more: returns whether all was read, None if the Python path must read the body.
+    /// Reads about `work_bytes` more: returns whether all was read, None if the Python code must read the body.
     fn read(&mut self, py: Python<'_>, work_bytes: usize) -> Option<bool> {
         let body = self.body.bind(py).as_bytes();
         if !self.is_checked && (simdutf8::basic::from_utf8(body).is_err() || u32::try_from(body.len()).is_err()) {

@@ -1,7 +1,7 @@
 //! Reads the JSON of a body, and writes each event's fields as orjson writes them with sorted names.
 //!
 //! What this reader takes is JSON. An event that orjson would write in another way than is done here is *odd*: it is
-//! JSON, and the Python path identifies it. A body that is no JSON here is left to the Python path as a whole.
+//! JSON, and the Python code identifies it. A body that is no JSON here is left to the Python code as a whole.
 
 use std::ops::Range;
 

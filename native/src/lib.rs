@@ -1,4 +1,4 @@
-//! The native path of the gateway for plain events: everything here has a twin in Python that gives the same bytes.
+//! The gateway's work on plain events: everything here has a twin in Python that gives the same bytes.
 
 mod document;
 mod identify;

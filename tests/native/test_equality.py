@@ -1,4 +1,4 @@
-"""Claim: the native path gives the same events and rejections as the Python path, byte by byte."""
+"""Claim: the native module gives the same events and rejections as the Python code, byte by byte."""
 
 import os
 import random
@@ -18,7 +18,7 @@ from app.ingest.event_limits import EventLimits
 from app.ingest.identified import Arrival, Identified
 from app.ingest.identify import Identifier
 from app.ingest.large_json import JSONLimits
-from app.ingest.native import NativePath
+from app.ingest.native import NativeModule
 from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
 from app.ingest.routes.parsing import Parse
 from dedupe.model.identity import Identity
@@ -42,12 +42,12 @@ EVENTS = int(os.environ.get("NATIVE_EVENTS", "200000"))
 
 
 class Paths:
-    """The Python path and the native path of one deployment."""
+    """The Python code and the native module of one deployment."""
 
     def __init__(
         self, *ignore: str, earlier: Sequence[frozenset[str]] = (), gives_advice: bool = False
     ) -> None:
-        self.native = NativePath(gateway_native, IDENTITY, PARTITIONS, LIMITS, gives_advice=gives_advice)
+        self.native = NativeModule(gateway_native, IDENTITY, PARTITIONS, LIMITS, gives_advice=gives_advice)
         self._gives_advice = gives_advice
         self._identifiers = [
             Identifier(
