@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from app.admin.application import AdminContext, create_admin, create_probes
+from app.admin.certificate_metrics import CertificateCollector
 from app.admin.clock_metrics import ClockCollector
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.history import History
@@ -281,6 +282,7 @@ def _registry_of(parts: Parts, metrics: RequestMetrics, admin_context: AdminCont
     registry = CollectorRegistry()
     registry.register(metrics)
     registry.register(LimitCollector(parts.settings))
+    registry.register(CertificateCollector(parts.settings))
     registry.register(LoopCollector(parts.ingest_loop))
     registry.register(ClockCollector(parts.clock))
     admin_context.register(registry)

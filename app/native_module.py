@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import structlog
 
 from app.ingest.event_limits import EventLimits
-from app.ingest.identified import Arrival, Identified
+from app.ingest.identified import Arrival, Identified, Rejection
 from app.ingest.identify import Identifier
 from app.ingest.large_json import JSONLimits
 from app.ingest.native import NativeModule
@@ -21,7 +21,7 @@ from app.ingest.payload import Payload, parse_batch
 from dedupe.model.errors import ConfigurationError
 from dedupe.model.identity import Identity
 from dedupe.model.quarantine import Quarantine
-from dedupe.model.types import Topic
+from dedupe.model.types import Event, Topic
 
 MODULE = "gateway_native"
 
@@ -82,17 +82,17 @@ def difference_of(module: ModuleType | Any) -> str | None:
     for example in EXAMPLES:
         expected, found = _identified(None, example), _identified(path, example)
         if found != expected:
-            return f"of {example.decode()} it makes {found.events}, and Python {expected.events}"
+            return f"of {example.decode()} it makes {found}, and Python {expected}"
     return None if path.use.events and not path.use.panics else "it takes no event"
 
 
-def _identified(native: NativeModule | None, body: bytes) -> Identified:
+def _identified(native: NativeModule | None, body: bytes) -> tuple[list[Event], list[Rejection]]:
     identifier = Identifier(IDENTITY, 3, Quarantine(IDENTITY, Topic("quarantine", 1)), LIMITS)
     identifier.native = native
     limits = JSONLimits(100, LIMITS.event_bytes_max, native=native)
     found = Identified()
     found.take(identifier.identify(_result_of(parse_batch(body, limits, _run_on)), ARRIVAL))
-    return found
+    return found.events, found.rejections
 
 
 def _result_of(coroutine: Coroutine[Any, Any, Payload]) -> Payload:

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 METHODS = b"GET, HEAD, POST, OPTIONS"
 EXPOSED_HEADERS = (
     b"Retry-After, Gateway-Accepted, Gateway-Duplicates, Gateway-Rejected, Gateway-Request-Id, "
-    b"Idempotent-Replayed, Preference-Applied, Gateway-Session-Watermark, Gateway-Session-Missing"
+    b"Gateway-Source, Idempotent-Replayed, Preference-Applied, Gateway-Session-Watermark, "
+    b"Gateway-Session-Missing"
 )
 DEFAULT_HEADERS = (
     b"Authorization, Content-Type, Content-Encoding, Idempotency-Key, Prefer, X-Write-Key, Gateway-Client, "

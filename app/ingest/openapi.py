@@ -164,7 +164,7 @@ def _verdicts(*, in_session: bool) -> Schema:
     counts = ["Gateway-Accepted", "Gateway-Duplicates", "Gateway-Rejected"]
     names = [*counts, "Idempotent-Replayed", "Preference-Applied"]
     if in_session:
-        names += ["Gateway-Session-Watermark", "Gateway-Session-Missing"]
+        names += ["Gateway-Source", "Gateway-Session-Watermark", "Gateway-Session-Missing"]
     return {
         **json_answer("every event has its verdict", ref("schemas", "Answer")),
         "headers": {name: ref("headers", name) for name in names},

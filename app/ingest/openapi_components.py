@@ -250,6 +250,11 @@ def headers() -> Schema:
         },
         "Idempotent-Replayed": {"schema": {"const": "true"}, "description": "nothing was new"},
         "Preference-Applied": {"schema": {"enum": _preferences_applied()}},
+        "Gateway-Source": {
+            "schema": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
+            "description": "stands for the write key's source",
+            "required": True,
+        },
         "Gateway-Session-Watermark": {"schema": _U64, "description": "every sequence up to it is stored"},
         "Gateway-Session-Missing": {
             "schema": {"type": "string", "pattern": r"^\d+(-\d+)?(,\d+(-\d+)?){0,31}(,\.\.\.)?$"},

@@ -11,7 +11,7 @@ the rest of its batch is taken.
 """
 
 import re
-from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -37,7 +37,7 @@ from app.ingest.large_json import (
     read_large_json,
 )
 from dedupe.decide.rejection import RejectionCode
-from dedupe.model.json_document import read_document
+from dedupe.model.json_document import read_document, work_on_numbers
 
 if TYPE_CHECKING:
     from gateway_native import Document
@@ -62,7 +62,7 @@ _BEFORE_DOCUMENT = " \t\r\n\ufeff"
 class Payload(NamedTuple):
     """The content of a body."""
 
-    items: MutableSequence[object]
+    items: list[object]
     top: Mapping[str, Any] | None
     """The body's top level if it is an object: the batch, or the one event itself."""
     shared: Mapping[str, Any]
@@ -70,7 +70,7 @@ class Payload(NamedTuple):
     own_fields: Sequence[Mapping[str, Any]] = ()
     """Where a body has several batches that differ, by item: the fields of its own, instead of `shared`."""
     native: "Document | None" = None
-    """The events as the native module has read them; items are None then, but for odd ones once identified."""
+    """The events as the native module has read them; the items are None then, but for identified odd ones."""
 
 
 class Expected(Enum):
@@ -144,6 +144,8 @@ async def read_json(body: bytes, limits: JSONLimits, yield_to_others: YieldToOth
         document = read_document(body) if len(body) <= AT_ONCE_BYTES else orjson.loads(body)
     except ValueError as err:
         raise InvalidJSONError(detail=json_problem(err, body)) from err
+    if (work_bytes := work_on_numbers()) > GROUP_BYTES:
+        await yield_to_others(work_bytes)
     if len(body) > ITEM_BYTES_MIN * limits.events_max and limits.has_too_many(document):
         return await read_in_pieces(body, limits, yield_to_others)
     return document

@@ -2,426 +2,549 @@
  * A client that loses no event and has none stored twice: it keeps each in IndexedDB until the gateway
  * has it. The twin of clients/python/gateway_client.py; README.md says what a page must know.
  *
- * An event gets its place, a sequence in a client session, in the transaction that makes it durable, and
- * before it is sent for the first time; it keeps that place however often it is sent. Each tab numbers
- * its events in a session of its own, over reloads, and holds a Web Lock named after it: the queue of a
- * tab that is gone has no such lock, and any other tab delivers it. Batches of a session go out one at a
- * time, oldest first, so what is stored of it has no gaps and the 512 sequences that the gateway takes
- * ahead of its watermark are never exceeded.
+ * An event gets its place, a sequence in a client session, in the tick in which it is queued, and in the
+ * transaction that makes it durable; it keeps that place however often it is sent. Each tab numbers its
+ * events in a session of its own, over reloads, and holds a Web Lock named after it, so it numbers them in
+ * memory: a page that is being left has no time to read. The queue of a tab that is gone has no such
+ * lock, and any other tab delivers it. Batches of a session go out one at a time, oldest first, so what is
+ * stored of it has no gaps and the 512 sequences that the gateway takes ahead of its watermark are never
+ * exceeded.
+ *
+ * This file is joined from src by build.mjs. It needs no other and no build step.
  */
 
+/**
+ * @typedef {{ session: string, sequence: number }} Place which event it is
+ * @typedef {{ session: string, sequence: number, content: string, hasId: boolean, time?: number }} Queued
+ *   an event that waits; its JSON never changes
+ * @typedef {{ session: string, last: number, doubtfulThrough: number, client: string, source?: string }} Row
+ *   a session, as it is kept; the first version did not keep `client`
+ * @typedef {{ session: string, events: Queued[], sentBefore: number, doubtfulThrough: number, client: string,
+ *   isLast: boolean }} Batch events of a session without a gap, the oldest that wait
+ * @typedef {{ fate: "done" | "again" | "rejected" | "session over", code?: string, message?: string }} Verdict
+ * @typedef {{ session: string, sequence: number, code: string, message: string, event: Record<string, any> }} Letter
+ *   an event that the gateway will not take
+ *
+ * @typedef {"installation" | "sessions" | "events" | "deadLetters"} Kind
+ * @typedef {string | [string, number]} Key
+ * @typedef {[kind: Kind, key: Key, value: unknown]} Change a value of `undefined` deletes
+ * @typedef {object} Storage where the queue is kept; README.md has one for React Native
+ * @property {boolean} isDurable
+ * @property {(kind: Kind, session?: string) => Promise<[Key, any][]>} read all of a kind by key; of events those of
+ *   a session
+ * @property {(changes: Change[]) => Promise<void>} write all of the changes, or none
+ * @typedef {{ isLocked: boolean, release: () => void }} Lock of a session; without locks it is always free
+ *
+ * @typedef {object} Options
+ * @property {string} [name] of the database
+ * @property {Storage} [storage] instead of IndexedDB
+ * @property {number} [queueEventsMax] how many events may wait
+ * @property {number} [timeoutMs] for one answer
+ * @property {(letter: Letter) => void} [onRejected] called for each new dead letter
+ * @property {(err: Error, since: Date) => void} [onProblem] called when something is wrong, and hourly while it is
+ * @property {typeof fetch} [fetch]
+ * @property {(body: string) => Promise<BodyInit>} [encode] compresses a body
+ */
+
+// ---- the client
+
+export const VERSION = "1.0.0";
+
 const BATCH_EVENTS = 100;
-const BATCH_BYTES = 60_000; // fetch lets bodies of 64 KiB outlive their page
-const EVENT_CHARS_MAX = 200_000; // at most 600 KB: the gateway's own limit is 800 KiB
-const DEAD_LETTERS_MAX = 1_000; // older ones are deleted: the gateway has them in its quarantine
+const BATCH_BYTES = 60_000;
+const KEEPALIVE_BYTES = 64_000; // of all requests that outlive a page together, fetch takes 64 KiB
+const EVENT_BYTES_MAX = 700_000; // the gateway's own limit is 800 KiB
 
 const LINGER_MS = 200; // how long a batch waits for more events, unless the page is left
-const ADOPT_MS = 3_000; // how often tabs that are gone are looked for
 const BACKOFF_MS = 500;
 const BACKOFF_MAX_MS = 60_000;
-const RETRY_AFTER_MAX_S = 300;
+const REFUSED_MS = 10_000; // a key that is being rotated is right again soon, one that is wrong is not
+const REFUSED_MAX_MS = 600_000;
+const TELL_MS = 3_600_000;
 
-const SESSION_IS_OVER = new Set(["session_expired", "session_fenced"]);
-const STORES = ["installation", "sessions", "events", "deadLetters"];
-
-/** The gateway refuses this page's requests as such (400, 401): its configuration must change. */
-export class StoppedError extends Error {}
+let keepaliveBytes = 0; // of all clients of the page
 
 /** So many events wait already that no more are taken. */
 export class QueueFullError extends Error {}
 
+/** Queues events, and delivers each once. */
 export class Client {
   #url;
-  #options;
-  #db;
-  #ready;
+  /** @type {Required<Pick<Options, "queueEventsMax" | "timeoutMs">> & Options} */ #options;
+  #queue;
   #loop;
-  #own = null; // the session that new events are in
-  #numbered = new Set(); // sessions in which this tab has numbered events: their rows exist, or were deleted
-  #held = new Map(); // sessions whose locks this tab has, with what releases each
-  #adoptAt = 0;
+  #encode;
+  #eventsMax = BATCH_EVENTS; // less for a while after a batch that was too much for somebody
   #failures = 0;
-  #stopped = null;
   #isClosed = false;
-  #signals = new Set(); // what has happened since the queue was last looked at
+  /** @type {Map<string, { err: Error, since: number, toldAt: number }>} */ #troubles = new Map();
+  /** @type {Set<string>} what has happened since the queue was last looked at */ #signals = new Set();
   #wakeUp = () => {};
-  #waiters = new Set();
-  #listeners = new AbortController();
+  /** @type {Set<() => void>} */ #waiters = new Set();
+  /** @type {Set<AbortController>} */ #inFlight = new Set();
+  /** @type {(() => void)[]} */ #unlisten = [];
 
   /**
-   * @param {string} url of the gateway, without a path
+   * @param {string} url of the gateway
    * @param {string} writeKey names the source
-   * @param {object} [options] name: of the database; onRejected: called for each new dead letter;
-   *   onStopped: called once with a StoppedError; queueEventsMax; timeoutMs: for one answer
+   * @param {Options} [options]
+   * @throws {TypeError} the url is none, or the key is missing
    */
   constructor(url, writeKey, options = {}) {
-    this.#url = `${url}/v1/events?writeKey=${encodeURIComponent(writeKey)}`;
-    this.#options = { name: "gateway", queueEventsMax: 10_000, timeoutMs: 15_000, ...options };
-    this.#ready = this.#open();
-    this.#loop = this.#ready.then(() => this.#run());
-    this.#loop.catch((err) => console.error("gateway client:", err));
-    const { signal } = this.#listeners;
-    const hurry = () => this.#wake("hurry");
-    addEventListener("online", () => this.#wake("online"), { signal });
-    addEventListener("pagehide", hurry, { signal });
-    document.addEventListener("visibilitychange", hurry, { signal });
+    const base = baseOf(url);
+    if (!writeKey) throw new TypeError("the write key is missing");
+    this.#url = `${base}/v1/events?writeKey=${encodeURIComponent(writeKey)}`;
+    this.#options = { queueEventsMax: 10_000, timeoutMs: 15_000, ...options };
+    this.#encode = this.#options.encode;
+    const name = options.name ?? "gateway";
+    this.#queue = new Queue(name, `${base} ${writeKey}`, options.storage ?? new IndexedDBStorage(name), (err) =>
+      this.#tell("storage", err),
+    );
+    this.#loop = this.#run();
+    this.#listen(globalThis, "online", () => this.#wake("hurry"));
+    this.#listen(globalThis, "pagehide", () => {
+      this.#leave();
+      this.#queue.release();
+    });
+    this.#listen(globalThis, "pageshow", () => {
+      if (this.#queue.isLeft) this.#queue.reopen();
+      this.#wake("hurry");
+    });
+    this.#listen(globalThis.document, "visibilitychange", () => {
+      if (document.visibilityState === "hidden") this.#leave();
+    });
   }
 
   /** Resolves to the id of this installation. */
   get clientId() {
-    return this.#ready;
+    return this.#queue.ready.then(() => this.#queue.client);
   }
 
-  /** Queue an action of a user, now; without an id it is this installation's. See send. */
-  async track(event, properties = {}, { userId, anonymousId } = {}) {
-    const timestamp = new Date().toISOString();
-    const who = userId || anonymousId ? { userId, anonymousId } : { anonymousId: await this.#ready };
-    return this.send({ type: "track", event, ...who, properties, timestamp });
+  /** Whether what waits survives the end of the page; if not, it is in memory. */
+  get isDurable() {
+    return this.#queue.keeper.isDurable;
+  }
+
+  /** How many events this tab has to deliver. */
+  get waiting() {
+    return this.#queue.waiting;
+  }
+
+  /** When the oldest of them was queued; null without any. */
+  get oldest() {
+    const times = [...this.#queue.sessions.values()].flatMap(({ events }) => [...events.values()].slice(0, 1));
+    return times.length ? new Date(Math.min(...times.map(({ time }) => time ?? Date.now()))) : null;
+  }
+
+  /** What is wrong: why nothing is delivered, or why it is not kept. Null if nothing is. */
+  get lastError() {
+    return [...this.#troubles.values()].at(-1)?.err ?? null;
   }
 
   /**
-   * Queue an event, and resolve to its place {session, sequence} when it is durable.
+   * Queue an action of a user, now; without an id it is this installation's. See send.
    *
-   * @param {object} event JSON without `sequence`. A `messageId` is not needed; one that this installation
-   *   sends again within the window is stored once.
-   * @throws {TypeError|RangeError} it is no JSON, too large, or has a sequence
+   * @param {string} event
+   * @param {Record<string, unknown>} [properties]
+   * @param {{ userId?: string, anonymousId?: string }} [who]
+   */
+  async track(event, properties = {}, { userId, anonymousId } = {}) {
+    if (this.#isUnknown) await this.#queue.ready;
+    if (!userId) anonymousId ||= this.#queue.client;
+    return this.queue({ type: "track", event, userId, anonymousId, properties });
+  }
+
+  /**
+   * Queue an event, and resolve to its place {session, sequence} when it is kept.
+   *
+   * @param {Record<string, unknown>} event JSON without `sequence`. A `messageId` is not needed; one that this
+   *   installation sends again within the window is stored once.
+   * @returns {Promise<Place | null>} null if the user has opted out, or the event was dropped
+   * @throws {TypeError | RangeError} it is no JSON, too large, or has a sequence
    * @throws {QueueFullError} the gateway has not been there for long
    */
   async send(event) {
-    if (event.sequence != null) throw new TypeError("an event's sequence is given by the client");
-    const content = JSON.stringify(event);
-    if (content.length > EVENT_CHARS_MAX) throw new RangeError(`an event may have ${EVENT_CHARS_MAX} characters`);
-    await this.#ready;
-    const place = await this.#add({ content, hasId: event.messageId != null });
-    this.#wake("event");
-    return place;
+    return this.queue(event);
   }
 
   /** Resolve to whether all that this tab is to deliver was, or became a dead letter, within the time. */
   async flush(timeoutMs = 10_000) {
     const end = performance.now() + timeoutMs;
-    await this.#ready;
+    const late = pause(timeoutMs);
+    await Promise.race([this.#queue.adopt(true).catch((err) => this.#tell("storage", err)), late.over]);
+    this.#failures = 0;
     this.#wake("hurry");
-    while (await this.#waiting()) {
-      if (this.#stopped) throw this.#stopped;
-      const left = end - performance.now();
-      if (left <= 0) return false;
-      await new Promise((resolve) => {
-        this.#waiters.add(resolve);
-        setTimeout(resolve, left);
-      });
+    while (this.#queue.waiting && performance.now() < end && !this.#isClosed) {
+      await Promise.race([new Promise((resolve) => this.#waiters.add(() => resolve(null))), late.over]);
     }
-    return true;
+    late.cancel();
+    return this.#queue.waiting === 0;
   }
 
-  /** Send nothing any more. What is left waits for the next tab. */
-  async close() {
+  /** Deliver for so long, then send nothing any more. What is left waits for the next tab. */
+  async close(timeoutMs = 0) {
+    if (timeoutMs > 0) await this.flush(timeoutMs);
     this.#isClosed = true;
-    this.#listeners.abort();
+    for (const unlisten of this.#unlisten) unlisten();
+    for (const control of this.#inFlight) control.abort();
     this.#wake("close");
-    await this.#loop.catch(() => {});
-    for (const release of this.#held.values()) release();
-    (await this.#db).close();
+    await this.#loop;
+    this.#queue.release();
   }
 
   /** Resolve to the newest events that the gateway would not take: {session, sequence, code, message, event}. */
   async deadLetters() {
-    await this.#ready;
-    return this.#transaction("readonly", ({ deadLetters }) => result(deadLetters.getAll()));
+    await this.#queue.ready;
+    return (await this.#queue.letters()).map(([, letter]) => letter);
+  }
+
+  // ---- for classes that do more
+
+  /**
+   * Queue an event in this tick.
+   *
+   * @protected
+   * @param {Record<string, any>} event
+   * @returns {Promise<Place | null>}
+   */
+  async queue(event) {
+    const plain = plainOf(event);
+    if (this.#isUnknown) await this.#queue.ready;
+    if (this.#queue.waiting >= this.#options.queueEventsMax && !this.makeRoom()) return null;
+    const { place, written } = this.#queue.add(plain);
+    this.#wake("event");
+    if (this.#queue.isLeft) queueMicrotask(() => this.#leave());
+    await written;
+    return place;
+  }
+
+  /** Whether there is time to wait for what is remembered, since this is no page that may be left. */
+  get #isUnknown() {
+    return !this.#queue.isOpen && !inPage(() => localStorage);
+  }
+
+  /**
+   * Return whether there is room for an event in a full queue now.
+   *
+   * @protected
+   * @returns {boolean}
+   */
+  makeRoom() {
+    throw new QueueFullError(`${this.#options.queueEventsMax} events wait already`);
+  }
+
+  /** @protected */
+  get kept() {
+    return this.#queue;
   }
 
   // ---- delivery
 
   async #run() {
+    await this.#queue.ready;
     while (!this.#isClosed) {
       this.#signals.clear();
       try {
-        const hasSent = !this.#stopped && (await this.#deliver());
-        this.#failures = 0;
+        const hasSent = await this.#deliver();
+        if (hasSent) {
+          this.#failures = 0;
+          this.#tell("delivery", null);
+        }
         this.#waiters.forEach((resolve) => resolve());
         this.#waiters.clear();
         if (!hasSent && (await this.#sleep(ADOPT_MS, ["event", "hurry", "close"])) === "event")
           await this.#sleep(LINGER_MS, ["hurry", "close"]);
       } catch (err) {
-        await this.#sleep(this.#pauseAfter(err), ["online", "close"]);
+        if (!this.#isClosed) await this.#sleep(this.#pauseAfter(asError(err)), ["hurry", "close"]);
       }
     }
   }
 
   /** Send one batch once; resolve to whether there was one. */
   async #deliver() {
-    if (!navigator.onLine) throw new NoAnswerError("offline");
-    await this.#adopt();
-    for (const session of this.#held.keys()) {
-      const batch = await this.#nextBatch(session);
-      if (!batch) {
-        if (session !== this.#own) await this.#forget(session);
-        continue;
-      }
-      const verdicts = await this.#post(batch);
-      if (!verdicts) return false;
-      const letters = await this.#settle(batch, verdicts);
-      for (const letter of letters) {
-        console.warn("gateway client: will not be stored:", letter);
-        call(this.#options.onRejected, letter);
-      }
-      if (verdicts.some(({ fate }) => fate === "again")) throw new NoAnswerError("some events were not taken yet");
-      return true;
+    await this.#queue.adopt().catch((err) => this.#tell("storage", err));
+    const batch = this.#queue.nextBatch(this.#eventsMax, BATCH_BYTES);
+    if (!batch) {
+      if (this.#queue.needsSource) await this.#post('{"batch":[]}').catch(() => {}); // its answer names the source
+      return false;
     }
-    return false;
+    try {
+      this.#settle(batch, judge(batch, await this.#post(bodyOf(batch))));
+    } catch (err) {
+      if (err instanceof DeliveryError && err.kind === "split") this.#split(batch, err);
+      else throw err;
+    }
+    return true;
   }
 
-  /** Send a batch, and resolve to the verdict on each event; to nothing if the client has to stop. */
-  async #post(batch) {
-    const body = JSON.stringify({
-      client: await this.#ready,
-      session: batch.session,
-      acknowledgedThrough: batch.firstSequence - 1,
-      firstSequence: batch.firstSequence,
-      sentAt: new Date().toISOString(),
-    });
-    const contents = batch.events.map(({ content }) => content).join(",");
-    const bytes = new TextEncoder().encode(`${body.slice(0, -1)},"batch":[${contents}]}`);
-    const answer = await fetch(this.#url, {
-      method: "POST",
-      body: bytes,
-      headers: { "Content-Type": "text/plain" }, // and no other header: no preflight, also while the page is left
-      credentials: "omit",
-      keepalive: bytes.length <= BATCH_BYTES + 1_000,
-      signal: AbortSignal.timeout(this.#options.timeoutMs),
-    });
-    const text = await answer.text();
-    const document = objectIn(text);
-    const isRefused = answer.status >= 400 && answer.status < 500 && ![408, 429].includes(answer.status);
-    if (isRefused && document?.code) {
-      this.#stopped = new StoppedError(`${answer.status} ${text}`);
-      console.error("gateway client: all requests are refused:", this.#stopped.message);
-      call(this.#options.onStopped, this.#stopped);
-      return null;
+  /**
+   * @param {Batch} batch
+   * @param {Verdict[]} verdicts
+   */
+  #settle(batch, verdicts) {
+    for (const letter of this.#queue.settle(batch, verdicts)) {
+      console.warn("gateway client: will not be stored:", letter);
+      call(this.#options.onRejected, letter);
     }
-    if (answer.status !== 200 || !document) {
-      throw new NoAnswerError(`${answer.status} ${text.slice(0, 200)}`, answer.headers.get("Retry-After"));
-    }
-    return judge(batch, document);
+    if (verdicts.some(({ fate }) => fate === "again")) throw new DeliveryError("some events were not taken yet");
+    this.#eventsMax = Math.min(BATCH_EVENTS, this.#eventsMax + 1 + (this.#eventsMax >> 3));
   }
 
-  /** Return a pause with full jitter, longer after each failure, and not shorter than asked for. */
+  /**
+   * Try a batch that as such is not taken in halves; an event that alone is not taken becomes a dead letter.
+   *
+   * @param {Batch} batch
+   * @param {Error} err
+   */
+  #split(batch, err) {
+    if (this.#encode) this.#encode = undefined; // somebody between may not bear compressed bodies
+    else if (batch.events.length > 1) this.#eventsMax = batch.events.length >> 1;
+    else this.#settle(batch, [{ fate: "rejected", code: "request_refused", message: err.message }]);
+  }
+
+  /** Send what waits in requests that outlive the page, from memory and in this tick. */
+  #leave() {
+    for (const session of this.#queue.sessions.values()) {
+      if (session.row.last === session.leftThrough || !session.events.size) continue;
+      const batch = session.batch(BATCH_EVENTS, Math.min(BATCH_BYTES, KEEPALIVE_BYTES - keepaliveBytes));
+      const body = bodyOf(batch);
+      const size = bytesOf(body);
+      if (keepaliveBytes + size > KEEPALIVE_BYTES) return;
+      keepaliveBytes += size;
+      session.leftThrough = session.row.last;
+      this.#post(body, true)
+        .then((document) => this.#settle(batch, judge(batch, document)))
+        .catch(() => {}) // the next try tells, of this page or of another
+        .finally(() => (keepaliveBytes -= size));
+    }
+  }
+
+  /**
+   * Send a batch, and resolve to the document of the gateway's 200.
+   *
+   * @param {string} body
+   * @param {boolean} [keepalive] whether the page is being left
+   */
+  async #post(body, keepalive = false) {
+    const control = new AbortController();
+    const timer = setTimeout(() => control.abort(), this.#options.timeoutMs);
+    this.#inFlight.add(control);
+    try {
+      const send = this.#options.fetch ?? fetch;
+      const answer = await send(this.#url, {
+        method: "POST",
+        body: keepalive || !this.#encode ? body : await this.#encode(body),
+        headers: { "Content-Type": "text/plain" }, // and no other header: no preflight, also while the page is left
+        credentials: "omit",
+        keepalive,
+        signal: control.signal,
+      });
+      if (answer.headers.get("Gateway-Request-Id")) this.#queue.learn(answer.headers.get("Gateway-Source"));
+      const text = await Promise.race([textOf(answer), aborted(control.signal)]);
+      return verdictOf(answer.status, answer.headers, text);
+    } finally {
+      clearTimeout(timer);
+      this.#inFlight.delete(control);
+    }
+  }
+
+  /**
+   * Return a pause with jitter, longer after each failure, and not shorter than asked for.
+   *
+   * @param {Error} err
+   */
   #pauseAfter(err) {
     this.#failures += 1;
-    const longest = Math.min(BACKOFF_MAX_MS, BACKOFF_MS * 2 ** Math.min(this.#failures, 30));
-    const pause = Math.max(err.retryAfterMs ?? 0, Math.random() * longest);
-    console.info(`gateway client: not delivered, trying again in ${Math.round(pause)} ms:`, err.message);
-    return pause;
+    this.#tell("delivery", err);
+    const isRefused = err instanceof DeliveryError && err.kind === "refused";
+    const [first, most] = isRefused ? [REFUSED_MS, REFUSED_MAX_MS] : [BACKOFF_MS, BACKOFF_MAX_MS];
+    const longest = Math.min(most, first * 2 ** Math.min(this.#failures, 30));
+    const asked = err instanceof DeliveryError ? err.retryAfterMs : 0;
+    return Math.max(asked, isRefused ? (longest * (1 + Math.random())) / 2 : longest * Math.random());
   }
 
+  /**
+   * Say that something is wrong: at once, and again after each hour in which it was.
+   *
+   * @param {"storage" | "delivery"} what
+   * @param {Error | null} err nothing, if it is right again
+   */
+  #tell(what, err) {
+    const now = Date.now();
+    const { since = now, toldAt = -Infinity } = this.#troubles.get(what) ?? {};
+    if (!err) this.#troubles.delete(what);
+    else if (now < toldAt + TELL_MS) this.#troubles.set(what, { err, since, toldAt });
+    else {
+      this.#troubles.set(what, { err, since, toldAt: now });
+      console.warn(`gateway client: trouble with ${what}, trying again:`, err);
+      call(this.#options.onProblem, err, new Date(since));
+    }
+  }
+
+  /** @param {string} signal */
   #wake(signal) {
     this.#signals.add(signal);
     this.#wakeUp();
   }
 
-  /** Wait, or until one of these happens; resolve to which did. */
+  /**
+   * Wait, or until one of these happens; resolve to which did.
+   *
+   * @param {number} ms
+   * @param {string[]} signals
+   */
   async #sleep(ms, signals) {
     const found = () => signals.find((signal) => this.#signals.has(signal));
-    if (!found()) {
-      await new Promise((resolve) => {
-        const timer = setTimeout(resolve, ms);
-        this.#wakeUp = () => {
-          if (!found()) return;
-          clearTimeout(timer);
-          resolve();
-        };
-      });
-    }
+    const timeout = pause(ms, !this.#queue.waiting);
+    const called = new Promise((resolve) => (this.#wakeUp = () => found() && resolve(null)));
+    if (!found()) await Promise.race([called, timeout.over]);
+    timeout.cancel();
     return found();
   }
 
-  // ---- sessions and their locks
-
-  async #open() {
-    this.#db = openDatabase(this.#options.name);
-    const client = await this.#transaction("readwrite", async ({ installation }) => {
-      const known = await result(installation.get("client"));
-      const id = known ?? hex(crypto.getRandomValues(new Uint8Array(16)));
-      if (!known) installation.put(id, "client");
-      return id;
-    });
-    const earlier = sessionStorage.getItem(this.#tabKey); // of the page that was in this tab before
-    if (earlier && (await this.#hold(earlier))) {
-      const row = await this.#transaction("readonly", ({ sessions }) => result(sessions.get(earlier)));
-      if (row) {
-        this.#own = earlier;
-        this.#numbered.add(earlier);
-      } else {
-        this.#release(earlier);
-      }
-    }
-    if (!this.#own) await this.#begin();
-    return client;
+  /**
+   * @param {any} target which workers, Node and React Native may not have
+   * @param {string} name
+   * @param {(event: Event) => void} listener
+   */
+  #listen(target, name, listener) {
+    if (typeof target?.addEventListener !== "function") return;
+    target.addEventListener(name, listener);
+    this.#unlisten.push(() => target.removeEventListener(name, listener));
   }
+}
 
-  get #tabKey() {
-    return `${this.#options.name} session`;
+/** @param {string} url @returns {string} it without slashes at the end */
+function baseOf(url) {
+  if (!/^https?:\/\/[^\s/?#]+[^\s?#]*$/i.test(url)) throw new TypeError(`no url of a gateway: ${url}`);
+  new URL(url);
+  return url.replace(/\/+$/, "");
+}
+
+/**
+ * Return an event as JSON has it, with what it lacks.
+ *
+ * @param {Record<string, any>} event
+ * @returns {Record<string, any>}
+ */
+function plainOf(event) {
+  const plain = JSON.parse(JSON.stringify(event) ?? "null");
+  if (!isObject(plain)) throw new TypeError("an event is an object");
+  if (plain.sequence != null) throw new TypeError("an event's sequence is given by the client");
+  plain.timestamp ??= new Date().toISOString();
+  if (plain.context === undefined || isObject(plain.context)) {
+    plain.context = { library: { name: "gateway-client.js", version: VERSION }, ...plain.context };
   }
+  const size = bytesOf(JSON.stringify(plain));
+  if (size > EVENT_BYTES_MAX) throw new RangeError(`an event may have ${EVENT_BYTES_MAX} bytes, and this one has ${size}`);
+  return plain;
+}
 
-  /** Number the events to come in a new session. */
-  async #begin() {
-    const session = ksuid();
-    await this.#hold(session);
-    this.#own = session;
-    sessionStorage.setItem(this.#tabKey, session);
-  }
+/** @param {Batch} batch */
+function bodyOf({ client, session, events, isLast }) {
+  const { sequence: firstSequence } = events[0];
+  const acknowledgedThrough = firstSequence - 1;
+  const sentAt = new Date().toISOString();
+  const head = JSON.stringify({ client, session, acknowledgedThrough, firstSequence, sentAt, ...(isLast && { ended: true }) });
+  return `${head.slice(0, -1)},"batch":[${events.map(({ content }) => content).join(",")}]}`;
+}
 
-  /** Hold the lock of a session until it is released, or the tab is gone; resolve to whether it was free. */
-  #hold(session) {
-    if (!navigator.locks) {
-      this.#held.set(session, () => {});
-      return Promise.resolve(true);
-    }
-    return new Promise((resolve, reject) => {
-      const work = (lock) => {
-        resolve(lock !== null);
-        return lock && new Promise((release) => this.#held.set(session, release));
-      };
-      const name = `${this.#options.name} ${session}`;
-      navigator.locks.request(name, { ifAvailable: true }, work).catch(reject);
-    });
-  }
+/**
+ * @param {number} ms
+ * @param {boolean} [isIdle] whether a process may end meanwhile
+ */
+function pause(ms, isIdle = false) {
+  /** @type {any} */ let timer;
+  const over = new Promise((resolve) => (timer = setTimeout(() => resolve(null), ms)));
+  if (isIdle) timer.unref?.(); // Node
+  return { over, cancel: () => clearTimeout(timer) };
+}
 
-  #release(session) {
-    this.#held.get(session)?.();
-    this.#held.delete(session);
-  }
+/** @param {AbortSignal} signal @returns {Promise<never>} */
+function aborted(signal) {
+  return new Promise((_, reject) => signal.addEventListener("abort", () => reject(new DeliveryError("no answer in time"))));
+}
 
-  /** Take over the sessions of tabs that are gone. Without locks (no https) this is not known: once, then. */
-  async #adopt() {
-    if (performance.now() < this.#adoptAt) return;
-    this.#adoptAt = navigator.locks ? performance.now() + ADOPT_MS : Infinity;
-    const known = await this.#transaction("readonly", ({ sessions }) => result(sessions.getAllKeys()));
-    for (const session of known) if (!this.#held.has(session)) await this.#hold(session);
-  }
-
-  /** Delete a session that others began, and that has nothing left to deliver. */
-  async #forget(session) {
-    await this.#transaction("readwrite", async ({ sessions, events }) => {
-      if (!(await result(events.count(rangeOf(session))))) sessions.delete(session);
-    });
-    this.#release(session);
-  }
-
-  // ---- what is kept
-
-  async #transaction(mode, work) {
-    const db = await this.#db;
-    const transaction = db.transaction(STORES, mode, { durability: "strict" }); // less would lose events with the power
-    const end = new Promise((resolve, reject) => {
-      transaction.oncomplete = () => resolve();
-      transaction.onabort = () => reject(transaction.error ?? new Error("the transaction was aborted"));
-    });
-    end.catch(() => {});
-    let found;
-    try {
-      found = await work(Object.fromEntries(STORES.map((name) => [name, transaction.objectStore(name)])));
-    } catch (err) {
-      if (!transaction.error) transaction.abort();
-      throw err;
-    }
-    await end;
-    return found;
-  }
-
-  async #add(queued) {
-    for (;;) {
-      const session = this.#own;
-      const place = await this.#transaction("readwrite", async ({ sessions, events }) => {
-        if ((await result(events.count())) >= this.#options.queueEventsMax) {
-          throw new QueueFullError(`${this.#options.queueEventsMax} events wait already`);
-        }
-        const row = await result(sessions.get(session));
-        if (!row && this.#numbered.has(session)) return null; // others, or the user, have deleted it
-        return append(sessions, events, row ?? newRow(session), [queued]);
-      });
-      this.#numbered.add(session);
-      if (place) return place;
-      if (session === this.#own) await this.#begin();
-    }
-  }
-
-  #waiting() {
-    return this.#transaction("readonly", async ({ events }) => {
-      const counts = [...this.#held.keys()].map((session) => result(events.count(rangeOf(session))));
-      return (await Promise.all(counts)).some((count) => count > 0);
-    });
-  }
-
-  /** Resolve to the oldest events that wait in a session, and note that they are being sent. */
-  #nextBatch(session) {
-    return this.#transaction("readwrite", async ({ sessions, events }) => {
-      const rows = await result(events.getAll(rangeOf(session), BATCH_EVENTS));
-      if (!rows.length) return null;
-      const batch = { session, firstSequence: rows[0].sequence, events: [] };
-      let size = 0;
-      for (const [index, row] of rows.entries()) {
-        size += row.content.length;
-        if (row.sequence !== batch.firstSequence + index || (batch.events.length && size > BATCH_BYTES)) break;
-        batch.events.push(row);
-      }
-      const state = await result(sessions.get(session));
-      batch.sentBefore = state.sentThrough;
-      batch.doubtfulThrough = state.doubtfulThrough;
-      state.sentThrough = Math.max(state.sentThrough, batch.events.at(-1).sequence);
-      sessions.put(state);
-      return batch;
-    });
-  }
-
-  /** Do what an answer says, and resolve to the new dead letters. */
-  async #settle(batch, verdicts) {
-    const { done, moved, letters, doubtfulThrough } = settlement(batch, verdicts);
-    const isOver = verdicts.some(({ fate }) => fate === "session over");
-    if (isOver && batch.session === this.#own) await this.#begin();
-    const current = this.#own;
-    await this.#transaction("readwrite", async ({ sessions, events, deadLetters }) => {
-      const state = await result(sessions.get(batch.session));
-      if (!state) return; // without locks another tab may have been quicker
-      sessions.put({ ...state, doubtfulThrough });
-      for (const letter of letters) deadLetters.add(letter);
-      if (letters.length) await trim(deadLetters);
-      const going = [];
-      for (const { sequence } of moved) going.push(await result(events.get([batch.session, sequence])));
-      for (const sequence of done) events.delete([batch.session, sequence]);
-      if (!isOver) return;
-      const unsent = IDBKeyRange.bound([batch.session, state.sentThrough], [batch.session, Infinity], true);
-      going.push(...(await result(events.getAll(unsent))));
-      events.delete(unsent);
-      const row = (await result(sessions.get(current))) ?? newRow(current);
-      append(sessions, events, row, going.filter(Boolean));
-      this.#numbered.add(current);
-    });
-    return letters;
+/**
+ * Call the page back; its errors are not this client's.
+ *
+ * @param {((...told: any[]) => void) | undefined} callback
+ * @param {any[]} told
+ */
+function call(callback, ...told) {
+  try {
+    callback?.(...told);
+  } catch (err) {
+    console.error("gateway client: a callback failed:", err);
   }
 }
 
 // ---- what an answer says
 
-/** The answer decides nothing: what was sent may be stored or not. */
-class NoAnswerError extends Error {
-  constructor(message, retryAfter) {
+const ANSWER_BYTES_MAX = 1 << 20;
+const RETRY_AFTER_MAX_S = 300;
+const SESSION_IS_OVER = new Set(["session_expired", "session_fenced"]);
+const ABOUT_THE_BODY =
+  /^(invalid_json|body_(too_|not_)\w+|unsupported_encoding|too_many_events|request_too_large|batch_missing)$/;
+
+/**
+ * A request decided nothing: what was sent may be stored or not, and waits.
+ *
+ * `kind` tells what to do: "again" after a pause, "split" the batch, for it is this body that is not taken, or
+ * wait long, since the gateway has "refused" this client for now.
+ */
+export class DeliveryError extends Error {
+  /**
+   * @param {string} message
+   * @param {"again" | "split" | "refused"} [kind]
+   * @param {string | null} [retryAfter] the header
+   */
+  constructor(message, kind = "again", retryAfter) {
     super(message);
+    this.kind = kind;
     const asked = /^\d+$/.test(retryAfter ?? "") ? Number(retryAfter) : 0; // a date would need a clock that is right
     this.retryAfterMs = 1_000 * Math.min(asked, RETRY_AFTER_MAX_S);
   }
 }
 
-/** Return the verdict on each event of a batch. An event that the answer does not name is undecided. */
+/**
+ * Return the document of the gateway's 200. Only what has the gateway's request id is its word: proxies and
+ * portals answer, too.
+ *
+ * @param {number} status
+ * @param {{ get(name: string): string | null }} headers
+ * @param {string} text
+ * @returns {Record<string, unknown>}
+ * @throws {DeliveryError} it is another answer
+ */
+export function verdictOf(status, headers, text) {
+  const document = objectIn(text);
+  const isGateway = !!headers.get("Gateway-Request-Id") && document !== null;
+  if (isGateway && status === 200 && [document.receipts, document.rejected].some(Array.isArray)) return document;
+  const told = `${status} ${text.slice(0, 200)}`;
+  if (status === 413 || (isGateway && status === 400 && ABOUT_THE_BODY.test(String(document.code)))) {
+    throw new DeliveryError(told, "split");
+  }
+  if (isGateway && [400, 401, 403].includes(status)) throw new DeliveryError(told, "refused");
+  throw new DeliveryError(told, "again", headers.get("Retry-After"));
+}
+
+/**
+ * Return the verdict on each event of a batch. An event that the answer does not name is undecided.
+ *
+ * @param {Pick<Batch, "events">} batch
+ * @param {Record<string, unknown>} document
+ * @returns {Verdict[]}
+ */
 export function judge(batch, document) {
-  const stored = new Set((document.receipts ?? []).map(({ sequence }) => sequence));
-  const rejected = new Map((document.rejected ?? []).map((told) => [told.index, told]));
+  const stored = new Set(objectsIn(document.receipts).map(({ sequence }) => sequence));
+  const rejected = new Map(objectsIn(document.rejected).map((told) => [told.index, told]));
   return batch.events.map(({ sequence }, index) => {
     if (stored.has(sequence)) return { fate: "done" };
     const told = rejected.get(index);
-    if (!told || told.retriable) return { fate: "again" };
+    if (!told || told.retriable || typeof told.code !== "string") return { fate: "again" };
     const { code, message } = told;
-    return { fate: SESSION_IS_OVER.has(code) ? "session over" : "rejected", code, message };
+    return { fate: SESSION_IS_OVER.has(code) ? "session over" : "rejected", code, message: String(message ?? "") };
   });
 }
 
@@ -434,54 +557,711 @@ export function judge(batch, document) {
  * exception is an event that was sent before, unanswered, behind one that may have left its place
  * empty, because it was rejected or its messageId was known. Nobody can tell whether it is stored:
  * it becomes a dead letter rather than be stored twice.
+ *
+ * @param {Batch} batch
+ * @param {Verdict[]} verdicts
  */
 export function settlement(batch, verdicts) {
-  const [done, moved, letters] = [[], [], []];
+  const [done, moved, letters] = [/** @type {number[]} */ ([]), /** @type {Queued[]} */ ([]), /** @type {Letter[]} */ ([])];
   let { doubtfulThrough } = batch;
-  for (const [index, { sequence, content, hasId }] of batch.events.entries()) {
-    const { fate, code, message } = verdicts[index];
+  for (const [index, event] of batch.events.entries()) {
+    const { sequence, content, hasId } = event;
+    const { fate, code = "", message = "" } = verdicts[index];
     const isOver = fate === "session over";
     if (fate !== "again") done.push(sequence);
-    if (isOver && sequence > doubtfulThrough) moved.push({ sequence });
-    else if (isOver || fate === "rejected")
-      letters.push({ session: batch.session, sequence, code, message, event: JSON.parse(content) });
+    if (isOver && sequence > doubtfulThrough) moved.push(event);
+    else if (isOver || fate === "rejected") letters.push(letterOf(batch.session, sequence, content, code, message));
     if (sequence <= batch.sentBefore && (fate === "rejected" || hasId)) doubtfulThrough = batch.sentBefore;
   }
   return { done, moved, letters, doubtfulThrough };
 }
 
+/**
+ * @param {string} session
+ * @param {number} sequence
+ * @param {string} content
+ * @param {string} code
+ * @param {string} message
+ * @returns {Letter}
+ */
+function letterOf(session, sequence, content, code, message) {
+  return { session, sequence, code, message, event: JSON.parse(content) };
+}
+
+/**
+ * Return an answer's text, of which at most ANSWER_BYTES_MAX are read.
+ *
+ * @param {Response} answer
+ * @returns {Promise<string>}
+ */
+async function textOf(answer) {
+  if (!answer.body?.getReader) return answer.text(); // React Native
+  const reader = answer.body.getReader();
+  const decoder = new TextDecoder();
+  let [text, size] = ["", 0];
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return text + decoder.decode();
+    size += value.length;
+    if (size > ANSWER_BYTES_MAX) {
+      reader.cancel().catch(() => {});
+      throw new DeliveryError(`${answer.status} with an answer that is too long`);
+    }
+    text += decoder.decode(value, { stream: true });
+  }
+}
+
+/**
+ * @param {string} text
+ * @returns {Record<string, unknown> | null}
+ */
 function objectIn(text) {
   try {
     const document = JSON.parse(text);
-    return typeof document === "object" && !Array.isArray(document) ? document : null;
+    return isObject(document) ? document : null;
   } catch {
     return null;
   }
 }
 
-/** Call the page back; its errors are not this client's. */
-function call(callback, told) {
-  try {
-    callback?.(told);
-  } catch (err) {
-    console.error("gateway client: a callback failed:", err);
+/**
+ * @param {unknown} found
+ * @returns {Record<string, unknown>[]}
+ */
+function objectsIn(found) {
+  return Array.isArray(found) ? found.filter(isObject) : [];
+}
+
+/**
+ * @param {unknown} value
+ * @returns {value is Record<string, any>}
+ */
+function isObject(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+// ---- the queue: sessions, their locks, what others left
+
+const ADOPT_MS = 3_000; // how often tabs that are gone are looked for
+const DEAD_LETTERS_MAX = 1_000; // older ones are deleted: the gateway has them in its quarantine
+
+/** The sessions that this tab delivers, with a lock each, and the one in which new events are. */
+class Queue {
+  isOpen = false;
+  /** Whether the page is gone, and maybe comes back. */ isLeft = false;
+  /** Whether events wait that may be of another source than ours, which the gateway has not told yet. */ needsSource = false;
+  /** @type {Map<string, Session>} oldest first */ sessions = new Map();
+  /** @type {Session} which new events are in; the page's first moment has one of its own */ own;
+  /** @type {Record<string, any>} of this installation: what is remembered */ known;
+  /** @type {string | undefined} as the gateway's answers name it; "" if they do not */ #source;
+  #told = /** @type {Record<string, any>} */ ({}); // what this page has to be remembered before that was read
+  #adoptAt = 0;
+  #isAllRead = false;
+  /** @type {Change[]} of which this page may not see the end */ #noted = [];
+  #noteKey;
+  #name;
+  #target;
+
+  /**
+   * @param {string} name
+   * @param {string} target where its events go: url and write key
+   * @param {Storage} storage
+   * @param {(err: Error | null) => void} onError
+   */
+  constructor(name, target, storage, onError) {
+    this.#name = name;
+    this.#target = target;
+    this.keeper = new Keeper(storage, onError);
+    this.onError = onError;
+    this.known = JSON.parse(inPage(() => localStorage[name]) ?? "{}");
+    this.client = this.known.client ?? randomHex();
+    this.own = this.#begin();
+    this.#noteKey = `${this.#notesKey}${this.own.row.session}`;
+    this.ready = this.#open();
   }
+
+  get waiting() {
+    return [...this.sessions.values()].reduce((count, { events }) => count + events.size, 0);
+  }
+
+  /**
+   * Give an event its place and write it, in this tick.
+   *
+   * @param {Record<string, any>} event
+   * @returns {{ place: Place, written: Promise<unknown> }}
+   */
+  add(event) {
+    const changes = this.own.append(JSON.stringify(event), event.messageId != null);
+    const { session, last: sequence } = this.own.row;
+    const isNoted = !this.isOpen || this.isLeft;
+    if (isNoted) this.#note(changes);
+    return { place: { session, sequence }, written: isNoted ? this.ready : this.keeper.write(changes) };
+  }
+
+  /**
+   * Return a batch of the first session in which events wait.
+   *
+   * @param {number} eventsMax
+   * @param {number} bytesMax at least one event is returned
+   * @returns {Batch | undefined}
+   */
+  nextBatch(eventsMax, bytesMax) {
+    for (const session of this.sessions.values()) {
+      const isOver = session !== this.own && this.isOpen;
+      if (session.events.size) {
+        const batch = session.batch(eventsMax, bytesMax);
+        batch.isLast &&= isOver && session.isLocked;
+        return batch;
+      }
+      if (isOver) this.#forget(session);
+    }
+  }
+
+  /**
+   * Do what an answer says, and return the new dead letters. What another request has settled stays so.
+   *
+   * @param {Batch} batch
+   * @param {Verdict[]} verdicts
+   * @returns {Letter[]}
+   */
+  settle(batch, verdicts) {
+    const session = this.sessions.get(batch.session);
+    if (!session) return [];
+    const { events, row } = session;
+    const { done, moved, letters, doubtfulThrough } = settlement(batch, verdicts);
+    const found = letters.filter(({ sequence }) => events.has(sequence));
+    const changes = found.map((letter) => /** @type {Change} */ (["deadLetters", letterKey(letter), letter]));
+    if (verdicts.some(({ fate }) => fate === "session over")) {
+      if (session === this.own) this.own = this.#begin();
+      const unsent = [...events.values()].filter(({ sequence }) => sequence > session.sentThrough);
+      for (const { sequence, content, hasId, time } of [...moved, ...unsent]) {
+        if (!events.has(sequence)) continue;
+        const id = hasId ? {} : { messageId: `${row.session}-${sequence}` }; // it stays known by its first place
+        changes.push(...this.own.append(JSON.stringify({ ...JSON.parse(content), ...id }), true, time));
+        changes.push(...session.delete(sequence));
+      }
+    }
+    for (const sequence of done) changes.push(...session.delete(sequence));
+    if (row.doubtfulThrough !== doubtfulThrough) {
+      row.doubtfulThrough = doubtfulThrough;
+      changes.push(session.kept);
+    }
+    this.keeper.write(changes);
+    if (found.length) this.letters().then((all) => this.deleteLetters(all.slice(0, -DEAD_LETTERS_MAX)));
+    return found;
+  }
+
+  /** @returns {Promise<[Key, Letter][]>} */
+  async letters() {
+    const kept = await this.keeper.read("deadLetters").catch(() => []);
+    const all = new Map(kept);
+    for (const [kind, key, letter] of this.keeper.underWay) if (kind === "deadLetters" && letter) all.set(key, letter);
+    return [...all];
+  }
+
+  /** @param {[Key, Letter][]} letters */
+  deleteLetters(letters) {
+    return this.keeper.write(letters.map(([key]) => ["deadLetters", key, undefined]));
+  }
+
+  /**
+   * Remember something of this installation, here for the first moment of other pages, too.
+   *
+   * @param {string} key
+   * @param {unknown} value
+   */
+  remember(key, value) {
+    this.known[key] = this.#told[key] = value;
+    inPage(() => (localStorage[this.#name] = JSON.stringify(this.known)));
+    return this.keeper.write([["installation", key, value]]);
+  }
+
+  // ---- opening, and what others left
+
+  async #open() {
+    const first = this.own;
+    try {
+      await this.#readInstallation();
+      await this.#goOn();
+    } catch (err) {
+      this.onError(asError(err)); // from memory, then
+    }
+    this.isOpen = true;
+    if (this.own === first) this.own = this.#begin(); // what is noted of the first moment may be written once more
+    await this.#writeNotes(this.#noteKey, this.#noted);
+  }
+
+  /**
+   * Note changes at once: IndexedDB is not open yet, or the page is being left and does not see it finish.
+   *
+   * @param {Change[]} changes
+   */
+  #note(changes) {
+    this.#noted.push(...changes);
+    if (this.#noted.length) inPage(() => (localStorage[this.#noteKey] = JSON.stringify(this.#noted)));
+  }
+
+  /**
+   * @param {string} key
+   * @param {Change[]} changes
+   */
+  async #writeNotes(key, changes) {
+    if (!(await this.keeper.write(changes))) return;
+    inPage(() => localStorage.removeItem(key));
+    if (changes === this.#noted) this.#noted = [];
+  }
+
+  /** Go on in the session that the page before left in this tab, if all that it numbered is there. */
+  async #goOn() {
+    const left = inPage(() => sessionStorage[this.#tabKey]);
+    inPage(() => sessionStorage.removeItem(this.#tabKey));
+    const row = (await this.keeper.read("sessions")).find(([, { session, last }]) => `${session} ${last}` === left)?.[1];
+    if (row?.client === this.client && this.#isDue(row)) await this.#take(row, true);
+  }
+
+  /** Read what is remembered of this installation; write it where it is not there, or not any more. */
+  async #readInstallation() {
+    const kept = Object.fromEntries(await this.keeper.read("installation"));
+    if (!this.isOpen) this.client = kept.client ?? this.client;
+    Object.assign(this.known, kept, this.isOpen ? {} : this.#told);
+    if (this.known.source?.target === this.#target) this.#source ??= this.known.source.source;
+    if (this.known.client !== this.client) this.remember("client", this.client);
+    if (!kept.client) this.keeper.write(Object.entries(this.known).map(([key, value]) => ["installation", key, value]));
+  }
+
+  /**
+   * Take over sessions of tabs that are gone. Without locks (no https) nobody knows which: those that are there, then.
+   *
+   * @param {boolean} [isNow]
+   */
+  async adopt(isNow = false) {
+    if (!isNow && performance.now() < this.#adoptAt) return;
+    this.#adoptAt = performance.now() + ADOPT_MS;
+    if (!(await this.keeper.write([]))) return; // what was delivered may still be there
+    await this.#readInstallation();
+    if (this.#isAllRead && !globalThis.navigator?.locks) return;
+    for (const key of inPage(() => Object.keys(localStorage)) ?? []) {
+      if (key.startsWith(this.#notesKey) && key !== this.#noteKey) {
+        await this.#writeNotes(key, inPage(() => JSON.parse(localStorage[key])) ?? []);
+      }
+    }
+    this.needsSource = false;
+    for (const [session, row] of await this.keeper.read("sessions")) {
+      if (this.sessions.has(/** @type {string} */ (session))) continue;
+      if (this.#isDue(row)) await this.#take(row);
+      else this.needsSource ||= this.#source === undefined;
+    }
+    this.#isAllRead = true;
+  }
+
+  /**
+   * Take a session, if its lock is free; to go on in it, only with its lock.
+   *
+   * @param {Row} row
+   * @param {boolean} [isToGoOn]
+   */
+  async #take(row, isToGoOn = false) {
+    const lock = await this.#hold(row.session, { ifAvailable: true });
+    if (!lock || (isToGoOn && !lock.isLocked)) return;
+    const events = await this.keeper.read("events", row.session);
+    const session = this.#add({ ...row, client: row.client ?? this.client }, Promise.resolve(lock), events.map(([, event]) => event));
+    if (isToGoOn) this.own = session;
+  }
+
+  /** Number events to come in a new session, whose lock is ours as soon as it is asked for. */
+  #begin(isLeft = false) {
+    const session = ksuid();
+    const row = { session, last: 0, doubtfulThrough: 0, client: this.client, source: this.#source || undefined };
+    return this.#add(row, isLeft ? Promise.resolve(null) : this.#hold(session, {}));
+  }
+
+  /**
+   * @param {Row} row
+   * @param {Promise<Lock | null>} lock
+   * @param {Queued[]} [events]
+   */
+  #add(row, lock, events) {
+    const session = new Session(row, events);
+    lock.then((held) => (session.isLocked = !!held?.isLocked));
+    session.release = () => void lock.then((held) => held?.release());
+    this.sessions.set(row.session, session);
+    return session;
+  }
+
+  /**
+   * Hold the lock of a session until it is released, or the tab is gone; resolve to nothing if it is not free.
+   *
+   * @param {string} session
+   * @param {LockOptions} options
+   * @returns {Promise<Lock | null>}
+   */
+  #hold(session, options) {
+    return new Promise((resolve) => {
+      /** @param {unknown} lock */
+      const work = (lock) => lock ? new Promise((release) => resolve({ isLocked: true, release: () => release(0) })) : resolve(null);
+      const asked = globalThis.navigator?.locks?.request(`${this.#name} ${session}`, options, work);
+      Promise.resolve(asked ?? Promise.reject()).catch(() => resolve({ isLocked: false, release: () => {} }));
+    });
+  }
+
+  /**
+   * Forget a session that has nothing left to deliver.
+   *
+   * @param {Session} session
+   */
+  async #forget({ row, release }) {
+    this.sessions.delete(row.session);
+    const left = await this.keeper.read("events", row.session).catch(() => [0]);
+    if (!left.length) await this.keeper.write([["sessions", row.session, undefined]]);
+    release();
+  }
+
+  /** Let others have what is held: the page is left, or the client closed. What it numbers now is in no session of theirs. */
+  release() {
+    const { session, last } = this.own.row;
+    inPage(() => (sessionStorage[this.#tabKey] = `${session} ${last}`));
+    for (const { release } of this.sessions.values()) release();
+    this.own = this.#begin(true);
+    this.isLeft = true;
+    this.#note(this.keeper.underWay);
+    this.keeper.close(); // else WebKit may have the next page wait
+  }
+
+  /** Go on in a page that was left and came back: others may have delivered meanwhile. */
+  reopen() {
+    this.isLeft = false;
+    this.#writeNotes(this.#noteKey, this.#noted);
+    if (this.keeper.isDurable) this.sessions.clear();
+    this.#isAllRead = false;
+    this.#adoptAt = 0;
+    this.own = this.#begin();
+  }
+
+  // ---- the source
+
+  /**
+   * Note which source an answer of the gateway names. Sessions of another one are kept, and not sent.
+   *
+   * @param {string | null} source
+   */
+  learn(source) {
+    if (this.#source === (source ?? "")) return;
+    this.#source = source ?? "";
+    this.#adoptAt = 0;
+    if (!source) return;
+    this.remember("source", { target: this.#target, source });
+    for (const session of this.sessions.values()) {
+      if (!session.row.source) {
+        session.row.source = source;
+        this.keeper.write([session.kept]);
+      } else if (session.row.source !== source) {
+        this.onError(new Error("the write key is of another source than before: what waits for that one is kept"));
+        this.sessions.delete(session.row.session);
+        session.release();
+      }
+    }
+    if (!this.sessions.has(this.own.row.session)) this.own = this.#begin();
+  }
+
+  /** @param {Row} row */
+  #isDue({ source }) {
+    return !source || source === this.#source || this.#source === "";
+  }
+
+  get #notesKey() {
+    return `${this.#name} note `;
+  }
+
+  get #tabKey() {
+    return `${this.#name} session`;
+  }
+}
+
+/** @param {Letter} letter in order of time, and behind the numbers of an earlier version */
+function letterKey({ session, sequence }) {
+  return `${new Date().toISOString()} ${session} ${sequence}`;
+}
+
+/**
+ * Do what only a page can, and not each: workers have no such storage, and frames may be denied it.
+ *
+ * @template T
+ * @param {() => T} work
+ * @returns {T | undefined}
+ */
+function inPage(work) {
+  try {
+    return work();
+  } catch {
+    return undefined;
+  }
+}
+
+// ---- a session: the events of a tab
+
+/**
+ * A session that this tab has the lock of: its row, and what waits of it. The numbers are given here, in memory,
+ * since nobody else gives any.
+ */
+class Session {
+  /** @type {Map<number, Queued>} */ events = new Map();
+  /** Sequences up to it may have been sent. */ sentThrough = 0;
+  /** Sequences up to it are in requests that outlive the page. */ leftThrough = 0;
+  /** Whether other tabs see that it is in use. */ isLocked = false;
+  /** @type {() => void} let others have it */ release = () => {};
+
+  /**
+   * @param {Row} row
+   * @param {Queued[]} [events] that wait; nobody noted how many were sent
+   */
+  constructor(row, events = []) {
+    this.row = row;
+    for (const event of events) this.events.set(event.sequence, event);
+    row.last = Math.max(row.last, ...this.events.keys());
+    if (events.length) this.sentThrough = row.last;
+  }
+
+  /**
+   * Give an event its place; return what is to be written.
+   *
+   * @param {string} content
+   * @param {boolean} hasId
+   * @param {number} [time]
+   * @returns {Change[]}
+   */
+  append(content, hasId, time = Date.now()) {
+    const sequence = ++this.row.last;
+    const event = { session: this.row.session, sequence, content, hasId, time };
+    this.events.set(sequence, event);
+    return [this.kept, ["events", [event.session, sequence], event]];
+  }
+
+  /**
+   * Return what is to be written when an event does not wait any more; nothing if it does not now.
+   *
+   * @param {number} sequence
+   * @returns {Change[]}
+   */
+  delete(sequence) {
+    return this.events.delete(sequence) ? [["events", [this.row.session, sequence], undefined]] : [];
+  }
+
+  /** @returns {Change} */
+  get kept() {
+    return ["sessions", this.row.session, { ...this.row }];
+  }
+
+  /**
+   * Return the oldest events that wait, and note that they are sent.
+   *
+   * @param {number} eventsMax
+   * @param {number} bytesMax at least one event is returned
+   * @returns {Batch}
+   */
+  batch(eventsMax, bytesMax) {
+    const { session, client, doubtfulThrough } = this.row;
+    /** @type {Queued[]} */ const events = [];
+    let size = 0;
+    for (const event of this.events.values()) {
+      size += bytesOf(event.content);
+      const isNext = event.sequence === events[0]?.sequence + events.length;
+      if (events.length && (!isNext || events.length >= eventsMax || size > bytesMax)) break;
+      events.push(event);
+    }
+    const sentBefore = this.sentThrough;
+    this.sentThrough = Math.max(sentBefore, events[0]?.sequence + events.length - 1);
+    return { session, client, events, sentBefore, doubtfulThrough, isLast: events.length === this.events.size };
+  }
+}
+
+/** @param {string} text */
+function bytesOf(text) {
+  return globalThis.TextEncoder ? new TextEncoder().encode(text).length : 3 * text.length; // not in React Native
 }
 
 // ---- what is kept
 
-function openDatabase(name) {
-  const opening = indexedDB.open(name, 1);
-  opening.onupgradeneeded = () => {
-    const db = opening.result;
-    db.createObjectStore("installation");
-    db.createObjectStore("sessions", { keyPath: "session" });
-    db.createObjectStore("events", { keyPath: ["session", "sequence"] });
-    db.createObjectStore("deadLetters", { autoIncrement: true });
-  };
-  return result(opening);
+const STORAGE_MS = 5_000; // storage that has not answered by then is not waited for
+const WRITE_MS = 30_000;
+const UNWRITTEN_MIN = 100; // so many changes are tried again with every new one; more of them now and then
+
+/** A queue in IndexedDB. It is opened when it is first used, and again after it was closed or deleted. */
+class IndexedDBStorage {
+  isDurable = true;
+  /** @type {IDBDatabase | null} */ #db = null;
+  /** @type {Promise<IDBDatabase> | null} */ #opening = null;
+  #name;
+
+  /** @param {string} name */
+  constructor(name) {
+    this.#name = name;
+  }
+
+  /**
+   * @param {Kind} kind
+   * @param {string} [session]
+   * @returns {Promise<[Key, any][]>}
+   */
+  async read(kind, session) {
+    const transaction = (await this.#open()).transaction(kind);
+    const store = transaction.objectStore(kind);
+    const range = session && IDBKeyRange.bound([session, 0], [session, Infinity]);
+    /** @type {Promise<any[]>[]} */ const found = [result(store.getAllKeys(range)), result(store.getAll(range))];
+    transaction.commit?.(); // a page that WebKit keeps while it is left would have others wait for its end
+    const [keys, values] = await Promise.all(found);
+    return keys.map((key, index) => [key, values[index]]);
+  }
+
+  /**
+   * Write in this very tick if the database is open: a page that is being left has no other.
+   *
+   * @param {Change[]} changes
+   */
+  write(changes) {
+    return this.#db ? this.#writeTo(this.#db, changes) : this.#open().then((db) => this.#writeTo(db, changes));
+  }
+
+  /**
+   * @param {IDBDatabase} db
+   * @param {Change[]} changes
+   */
+  async #writeTo(db, changes) {
+    const kinds = new Set(changes.map(([kind]) => kind));
+    const transaction = db.transaction(kinds, "readwrite", { durability: "strict" }); // less would lose events with the power
+    for (const [kind, key, value] of changes) {
+      const store = transaction.objectStore(kind);
+      if (value === undefined) store.delete(key);
+      else if (store.keyPath) store.put(value);
+      else store.put(value, key);
+    }
+    transaction.commit?.();
+    await end(transaction);
+  }
+
+  /** @returns {Promise<IDBDatabase>} */
+  #open() {
+    if (this.#db) return Promise.resolve(this.#db);
+    return (this.#opening ??= this.#opened().finally(() => (this.#opening = null)));
+  }
+
+  async #opened() {
+    const opening = indexedDB.open(this.#name, 1);
+    opening.onupgradeneeded = () => {
+      const db = opening.result;
+      db.createObjectStore("installation");
+      db.createObjectStore("sessions", { keyPath: "session" });
+      db.createObjectStore("events", { keyPath: ["session", "sequence"] });
+      db.createObjectStore("deadLetters", { autoIncrement: true });
+    };
+    const db = await result(opening);
+    db.onclose = () => (this.#db = null); // the user has deleted it
+    db.onversionchange = () => this.close(); // a later version, or the page, wants to
+    return (this.#db = db);
+  }
+
+  close() {
+    this.#db?.close();
+    this.#db = null;
+  }
 }
 
+/** A storage whose failures stop nothing: what it has not taken is kept here, and it is asked again. */
+class Keeper {
+  /** @type {Map<string, Change>} that failed */ #unwritten = new Map();
+  /** @type {Set<Change[]>} */ #underWay = new Set();
+  #triedAt = 0;
+  #hasWritten = false; // else nothing is there to be deleted
+  #storage;
+  #onError;
+
+  /**
+   * @param {Storage} storage
+   * @param {(err: Error | null) => void} onError told each failure, and null when there is none any more
+   */
+  constructor(storage, onError) {
+    this.#storage = storage;
+    this.#onError = onError;
+  }
+
+  /** Whether all that waits is kept where it survives the page. */
+  get isDurable() {
+    return this.#storage.isDurable && ![...this.#unwritten.values()].some(([, , value]) => value !== undefined);
+  }
+
+  /**
+   * @param {Kind} kind
+   * @param {string} [session]
+   */
+  read(kind, session) {
+    return within(STORAGE_MS, this.#storage.read(kind, session));
+  }
+
+  /**
+   * Write, in this tick, also what was not written before. Never rejects; resolves to whether all is written.
+   *
+   * @param {Change[]} changes
+   * @returns {Promise<boolean>}
+   */
+  async write(changes) {
+    if (this.#unwritten.size >= UNWRITTEN_MIN && performance.now() < this.#triedAt + STORAGE_MS) {
+      for (const change of changes) this.#keep(change);
+      return false;
+    }
+    const all = [...this.#unwritten.values(), ...changes];
+    this.#unwritten.clear();
+    this.#triedAt = performance.now();
+    this.#underWay.add(all);
+    try {
+      await this.#write(all);
+      if (all.length) this.#onError(null);
+      return true;
+    } catch (err) {
+      this.#onError(asError(err));
+      const deleted = all.filter(([, , value]) => value === undefined); // which makes room where it is full
+      const isRoomMade = deleted.length < all.length && (await this.#write(deleted).then(() => true, () => {}));
+      for (const change of all) {
+        if (this.#unwritten.has(nameOf(change)) || (isRoomMade && change[2] === undefined)) continue;
+        this.#keep(change);
+      }
+      return false;
+    } finally {
+      this.#underWay.delete(all);
+    }
+  }
+
+  /** What is not written, or not known to be. */
+  get underWay() {
+    return [...this.#underWay, [...this.#unwritten.values()]].flat();
+  }
+
+  close() {
+    /** @type {{ close?: () => void }} */ (this.#storage).close?.();
+  }
+
+  /** @param {Change[]} changes */
+  async #write(changes) {
+    if (!changes.length) return;
+    await within(WRITE_MS, this.#storage.write(changes));
+    this.#hasWritten = true;
+  }
+
+  /** @param {Change} change */
+  #keep(change) {
+    this.#unwritten.delete(nameOf(change));
+    if (change[2] !== undefined || this.#hasWritten) this.#unwritten.set(nameOf(change), change);
+  }
+}
+
+/** @param {Change} change */
+function nameOf([kind, key]) {
+  return `${kind} ${key}`;
+}
+
+/**
+ * @template T
+ * @param {IDBRequest<T>} request
+ * @returns {Promise<T>}
+ */
 function result(request) {
   return new Promise((resolve, reject) => {
     request.onsuccess = () => resolve(request.result);
@@ -489,27 +1269,34 @@ function result(request) {
   });
 }
 
-function rangeOf(session) {
-  return IDBKeyRange.bound([session, 0], [session, Infinity]);
+/**
+ * @param {IDBTransaction} transaction
+ * @returns {Promise<void>}
+ */
+function end(transaction) {
+  return new Promise((resolve, reject) => {
+    transaction.oncomplete = () => resolve();
+    transaction.onabort = () => reject(transaction.error ?? new Error("the transaction was aborted"));
+  });
 }
 
-function newRow(session) {
-  return { session, last: 0, sentThrough: 0, doubtfulThrough: 0 };
+/**
+ * @template T
+ * @param {number} ms
+ * @param {Promise<T>} work
+ * @returns {Promise<T>}
+ */
+function within(ms, work) {
+  /** @type {ReturnType<typeof setTimeout>} */ let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`the storage has not answered for ${ms / 1_000} s`)), ms);
+  });
+  return Promise.race([work, /** @type {Promise<never>} */ (late)]).finally(() => clearTimeout(timer));
 }
 
-/** Put events behind the last one of a session; return the place of the last of them. */
-function append(sessions, events, row, queued) {
-  for (const { content, hasId } of queued) {
-    row.last += 1;
-    events.add({ session: row.session, sequence: row.last, content, hasId });
-  }
-  sessions.put(row);
-  return { session: row.session, sequence: row.last };
-}
-
-async function trim(deadLetters) {
-  const keys = await result(deadLetters.getAllKeys());
-  for (const key of keys.slice(0, -DEAD_LETTERS_MAX)) deadLetters.delete(key);
+/** @param {unknown} err */
+function asError(err) {
+  return err instanceof Error ? err : new Error(String(err));
 }
 
 // ---- ids
@@ -517,8 +1304,7 @@ async function trim(deadLetters) {
 /** Return a new KSUID: 4 bytes of time, which sort it roughly, and 16 random ones, in base 62. */
 export function ksuid() {
   const seconds = Math.max(0, Math.floor(Date.now() / 1_000) - 1_400_000_000) % 2 ** 32;
-  const random = hex(crypto.getRandomValues(new Uint8Array(16)));
-  let number = (BigInt(seconds) << 128n) + BigInt(`0x${random}`);
+  let number = BigInt(`0x${seconds.toString(16)}${randomHex()}`);
   const alphabet = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
   let digits = "";
   for (let place = 0; place < 27; place++) {
@@ -528,6 +1314,7 @@ export function ksuid() {
   return digits;
 }
 
-function hex(bytes) {
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+/** Return 16 random bytes in hex. */
+export function randomHex() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

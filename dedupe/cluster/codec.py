@@ -26,6 +26,9 @@ SESSIONS = "sessions"
 APPENDS = "appends"
 """Kind of a request: whether a lane's leader answers large requests of the asked worker."""
 
+STANDBY = "standby"
+"""Kind of a request: how long a leader takes to answer the asked worker, if that could take lanes over."""
+
 KEY_BYTES, FINGERPRINT_BYTES = 16, 8
 
 

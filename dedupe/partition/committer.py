@@ -39,6 +39,7 @@ class Committer:
         *,
         confirm_topic: Callable[[], Awaitable[None]],
         limit_batches: Callable[[int], None],
+        prove: Callable[[Sequence[Event], Verdicts], None],
     ) -> None:
         """
         Begin nothing yet.
@@ -50,6 +51,7 @@ class Committer:
             counts: counts the verdicts.
             confirm_topic: see Maintenance.confirm_topic.
             limit_batches: see LaneQueue.limit_batches.
+            prove: see DuplicateProof.sample.
         """
         self.replicate: Callable[[Committed], None] | None = None
         """Sends a commit to the worker that follows this lane; None if none does. Must not raise."""
@@ -61,6 +63,7 @@ class Committer:
         self._confirmed_at = 0.0  # when the log is known to be the index's, by the monotonic clock
         self._confirm_topic = confirm_topic
         self._limit_batches = limit_batches
+        self._prove = prove
         self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
         self.appending_since: float | None = None
         """Since when an append waits for the log, monotonic."""
@@ -150,6 +153,8 @@ class Committer:
         _answer(batch, verdicts, 0 if committed is None else committed.base)
         if committed is not None and self.replicate is not None:
             self.replicate(committed)
+        if len(new) < len(batch.events):
+            self._prove(batch.events, verdicts)
         self._crashpoint("answer")
         return committed
 

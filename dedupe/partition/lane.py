@@ -73,7 +73,7 @@ class Lane:
         self._number = number
         self._wake = asyncio.Event()
         self._is_draining = False
-        self._maintenance = Maintenance(partition, partition_log, context, self._wake.set)
+        self._maintenance = Maintenance(partition, partition_log, context, self.metrics, self._wake.set)
         self._committer = Committer(
             partition,
             partition_log,
@@ -81,6 +81,7 @@ class Lane:
             self.counts,
             confirm_topic=self._maintenance.confirm_topic,
             limit_batches=self.queue.limit_batches,
+            prove=self._maintenance.proof.sample,
         )
         self._refusals = Refusals(f"partition {partition} of {context.topic}", self.queue, self.counts)
         self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)

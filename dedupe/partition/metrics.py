@@ -52,6 +52,15 @@ class Histogram:
 
 
 @dataclass(slots=True)
+class Proofs:
+    """Duplicates whose originals were asked of the log while the lane served, by what it said."""
+
+    proved: int = 0
+    disproved: int = 0  # the index was wrong, and is rebuilt
+    unknown: int = 0  # no answer
+
+
+@dataclass(slots=True)
 class LaneMetrics:
     """The metrics of one lane."""
 
@@ -77,6 +86,7 @@ class LaneMetrics:
     refused_batches: int = 0  # by the log for their records, at the first attempt
     skipped_records: int = 0  # by recovery, as an operator decided
     restore_lag: int = 0  # offsets still to replay
+    proofs: Proofs = field(default_factory=Proofs)
 
 
 class LaneCounts:

@@ -389,6 +389,24 @@ class IndexContract:
         assert fresh.lookup([key_of(0)]) == [None]
         fresh.close()
 
+    def test_index_that_the_log_disproved_is_refused_until_discarded(
+        self, store: IndexStore, index: DedupeIndex
+    ) -> None:
+        index.apply(update_of(0, 10))
+        index.note_disproved()
+        index.note_disproved()
+        assert index.lookup([key_of(9)]) == [entry_of(9)]
+        index.close()
+        for _ in range(2):
+            with pytest.raises(IndexCorruptError):
+                store.open(IDENTITY)
+
+        store.discard(IDENTITY)
+
+        again = store.open(IDENTITY)
+        assert again.state == EMPTY_STATE
+        again.close()
+
     def test_refused_index_is_unharmed(self, store: IndexStore, index: DedupeIndex) -> None:
         index.apply(update_of(0, 10))
         index.close()

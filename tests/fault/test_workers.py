@@ -190,6 +190,9 @@ async def test_workers_of_one_machine_are_started_again_and_stop_together(
         await workers.stop()
 
 
+@pytest.mark.regression(
+    "A new parent of workers failed on data folders that the killed one's workers still held."
+)
 async def test_workers_of_one_machine_stop_in_order_for_a_new_parent_when_theirs_is_killed(
     log: LogUnderTest, tmp_path: Path
 ) -> None:

@@ -26,7 +26,8 @@ from dedupe.partition.index_recovery import IndexRecovery
 from dedupe.storage.index import DedupeIndex
 from dedupe.storage.rocksdb import wal
 from dedupe.storage.rocksdb.index import LANE_BYTES_MIN, RocksStore
-from dedupe.storage.rocksdb.wal import UNPROVED, wal_files
+from dedupe.storage.rocksdb.marks import UNPROVED
+from dedupe.storage.rocksdb.wal import wal_files
 from tests.contract.index_contract import KEYS_MAX
 from tests.integration.test_rocks_recovery import IDENTITY, SECRET, recovery_of
 from tests.support.forked import Forked
@@ -44,6 +45,7 @@ class Workload(NamedTuple):
     update_records: int
     with_sessions: int  # so many of the first records, a third of them
     restarted_at: int = 0
+    name: str = "event"
 
 
 UNSYNCED = Workload(3_600, 100, 0, restarted_at=600)
@@ -74,7 +76,7 @@ def log_of(workload: Workload) -> SimStore:
         if number < workload.with_sessions and number % 3 == 0:
             client = number % 50
             session = Session(client.to_bytes(16, "big"), b"s" * 16, number // 50 + 1, 0, 0)
-        partition.intrude(maker.record(maker.event(f"event-{number}", session=session)))
+        partition.intrude(maker.record(maker.event(f"{workload.name}-{number}", session=session)))
     return log
 
 
@@ -106,8 +108,8 @@ def killed(workload: Workload, folder: Path) -> Path:
 
 def serve_until_killed() -> None:
     """Do the work of `killed`, which is given by the arguments."""
-    root, *numbers = sys.argv[1:]
-    asyncio.run(_serve(Path(root), Workload(*map(int, numbers))))
+    root, *numbers, name = sys.argv[1:]
+    asyncio.run(_serve(Path(root), Workload(*map(int, numbers), name=name)))
 
 
 async def _serve(root: Path, workload: Workload) -> None:
@@ -181,6 +183,9 @@ def entries_of(log: SimStore) -> dict[EventKey, Entry]:
     return known
 
 
+@pytest.mark.regression(
+    "An index with a hole in its write-ahead log stored 12,456 known ids twice and said nothing."
+)
 @WORKLOADS
 async def test_index_whose_write_ahead_log_lost_a_part_never_serves_with_a_hole(
     workload: Workload, tmp_path: Path
@@ -209,6 +214,25 @@ async def test_index_whose_write_ahead_log_lost_a_part_never_serves_with_a_hole(
     last = len(files) - 1
     assert {f"{last // 2} emptied", f"{last // 2} deleted"} <= rebuilt
     assert not {name for name in rebuilt if name.startswith(f"{last} cut")}  # replaying is enough
+
+
+async def test_file_of_another_index_with_the_same_numbers_is_found(tmp_path: Path) -> None:
+    log, other = log_of(UNSYNCED), UNSYNCED._replace(name="other")
+    known = entries_of(log)
+    image, foreign = killed(UNSYNCED, tmp_path / "killed"), killed(other, tmp_path / "foreign")
+    files = [file for file in logs_in(image) if file.stat().st_size]
+    assert len(files) > 2
+
+    for file in files:
+        root = tmp_path / "damaged"
+        shutil.copytree(image, root)
+        shutil.copy(path_in(foreign) / file.name, path_in(root) / file.name)
+        with recovery_in(root, log) as recovery:
+            index = await recovered(recovery, log)
+
+            assert index.lookup(list(known)) == list(known.values()), file.name
+            assert recovery._metrics.rebuilds == 1, file.name
+        shutil.rmtree(root)
 
 
 @WORKLOADS

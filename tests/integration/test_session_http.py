@@ -236,6 +236,7 @@ def test_largest_sequence_is_one(client: httpx.Client) -> None:
     assert answer.headers["Gateway-Session-Watermark"] == str(U64_MAX)
 
 
+@pytest.mark.regression("Two rejected events of one content counted as one in their session.")
 def test_rejected_events_of_two_sequences_are_two(client: httpx.Client, gateway: Gateway) -> None:
     phone = new_client()
     before = gateway.stats()["quarantine"][0]["accepted"]

@@ -87,6 +87,7 @@ class Paths:
             assert own_key(top)
         found = Identified()
         found.take(by.identify(payload, arrival, lossy=found.lossy))
+        found.work_bytes = 0  # an odd event is read twice
         advice = advice_on(payload.items, arrival) if self._gives_advice else []
         return len(payload.items), envelope, found, advice
 

@@ -4,7 +4,6 @@ has queued is stored once, or is a dead letter that says why not.
 """
 
 import random
-import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clients.python.gateway_client import Client
+from clients.python.src.gateway_client import Client, ClosedError
 from tests.e2e.clients.conftest import ClientFactory
 from tests.e2e.clients.test_python_client import TIMEOUT_S, use_sessions, wait_until_ended
 from tests.support.gateway_in_process import (
@@ -69,7 +68,7 @@ class History:
         bad = {n for n in range(first, first + count) if self.rng.random() < 0.05}
         try:
             self.client.send_all([self.event(n, is_bad=n in bad) for n in range(first, first + count)])
-        except sqlite3.ProgrammingError:  # it has just been killed
+        except ClosedError:  # it has just been killed
             return
         self.bad += bad
         self.good += [n for n in range(first, first + count) if n not in bad]
@@ -100,7 +99,7 @@ class History:
 
     def revive(self) -> None:
         """Begin another process if the last one has ended."""
-        if self.client._is_closing or not self.client._thread.is_alive():
+        if not self.client._delivery._thread.is_alive():
             wait_until_ended(self.client)
             self.client = self.open_client()
 

@@ -14,7 +14,7 @@ from dedupe.decide.sessions import NO_SESSIONS, SessionCounts, SessionKey, Sessi
 from dedupe.decide.window import Step
 from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.model.types import Entry, EventKey, Offset
-from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, WalFiles
+from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, Opening, WalFiles
 from tests.support.sim.faults import OnFault, SimDice, ignore_fault
 
 UNSYNCED_MAX = 64
@@ -51,6 +51,7 @@ class _Disk:
     unsynced: deque[_Undo] = field(default_factory=lambda: deque(maxlen=UNSYNCED_MAX))
     is_damaged: bool = False
     unproved: tuple[Offset, ...] = ()
+    is_disproved: bool = False
 
     def forget(self, start: Offset) -> None:
         """Become the disk of a new, empty index."""
@@ -105,6 +106,7 @@ class MemoryStore:
 
     def __init__(self, rng: SimDice | None = None) -> None:
         self.has_room = True
+        self.openings: dict[Place, Opening] = {}
         self.on_fault: OnFault = ignore_fault
         self._rng = rng or SimDice()
         self._disks: dict[Place, _Disk] = {}
@@ -112,6 +114,10 @@ class MemoryStore:
 
     async def prepare(self, identity: IndexIdentity) -> None:
         """See IndexStore. There is nothing to wait for."""
+
+    def opening(self, identity: IndexIdentity) -> Opening | None:
+        """See IndexStore."""
+        return self.openings.get(_place_of(identity))
 
     def open(self, identity: IndexIdentity) -> "MemoryIndex":
         """
@@ -126,7 +132,7 @@ class MemoryStore:
             raise IndexUnavailableError(f"index of {place} is locked")
         self.check_room(place)
         disk = self._disks.setdefault(place, _Disk(identity))
-        if disk.is_damaged:
+        if disk.is_damaged or disk.is_disproved:
             raise IndexCorruptError(f"index of {place} is damaged")
         if disk.identity != identity:
             raise IndexCorruptError(f"index of {place} was built from another log or for other settings")
@@ -166,6 +172,10 @@ class MemoryStore:
         lost = set(offsets[-2 * entries : -entries])
         disk.entries = {key: entry for key, entry in disk.entries.items() if entry.offset not in lost}
         disk.unproved = (max(lost) + 1,)
+
+    def replace_entry(self, identity: IndexIdentity, key: EventKey, entry: Entry) -> None:
+        """Have an entry that no update has written."""
+        self._disks[_place_of(identity)].entries[key] = entry
 
     def drop_before(self, identity: IndexIdentity, offset: Offset) -> None:
         """Forget the oldest entries, as FIFO compaction does; none where there is no index."""
@@ -233,6 +243,9 @@ class MemoryIndex:
     def note_proved(self) -> None:
         self._disk.unproved = ()
 
+    def note_disproved(self) -> None:
+        self._disk.is_disproved = True
+
     def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
         entries = self._readable().entries
         return [entries.get(key) for key in keys]
@@ -263,7 +276,7 @@ class MemoryIndex:
 
     def reset(self, start: Offset) -> None:
         assert not self._is_closed, "index is closed"
-        self._disk.is_damaged = self._has_failed = False
+        self._disk.is_damaged = self._disk.is_disproved = self._has_failed = False
         self._disk.forget(start)
 
     def covers(self, offset: Offset) -> bool:

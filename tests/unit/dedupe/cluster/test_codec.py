@@ -87,6 +87,7 @@ def with_more(encoded: Any) -> Any:
     return [*map(with_more, encoded), "new"] if isinstance(encoded, list) else encoded
 
 
+@pytest.mark.regression("A worker of a later version with one more field was not understood.")
 def test_fields_of_a_later_version_are_passed_over() -> None:
     session = Session(b"c" * 16, b"s" * 16, 3, 1, 0, Progress(2, 0))
     keys, prints = [b"k" * 16], [b"f" * 8]
@@ -115,3 +116,26 @@ def test_status_is_decoded_by_the_version_before_and_nothing_else_is_one() -> No
     for encoded in (None, 5, [], [1, 2, 3, 4, 5], ["x", [], [], [], False], [1, ["x"], [], [], False]):
         with pytest.raises(ValueError, match="not a status"):
             Status.decode(encoded)
+
+
+@pytest.mark.parametrize("unserved", [None, frozenset(), frozenset({3})])
+@pytest.mark.parametrize("given_up", [frozenset(), frozenset({1})])
+@pytest.mark.parametrize("handed_over", [frozenset(), frozenset({2})])
+@pytest.mark.parametrize("commit_ms", [{}, {"one:9092": 5, "two:9092": 700}])
+def test_status_tells_what_is_said_and_an_earlier_version_reads_what_it_knows(
+    unserved: frozenset[int] | None,
+    given_up: frozenset[int],
+    handed_over: frozenset[int],
+    commit_ms: dict[str, int],
+) -> None:
+    status = Status(3, given_up=given_up, unserved=unserved, handed_over=handed_over, commit_ms=commit_ms)
+    encoded = carried(status.encode())
+    assert Status.decode(encoded) == status
+    assert Status.decode(encoded[:7]) == status._replace(handed_over=frozenset(), commit_ms={})
+    assert Status.decode(encoded[:5]) == Status(3)
+
+
+@pytest.mark.parametrize("times", [5, "x", [5], [["x"]], [[1, 2]], [["x", 1.5]], [["x", 1, 2], None]])
+def test_times_of_a_status_that_are_something_else_are_left_out(times: object) -> None:
+    decoded = Status.decode(carried([*Status(3).encode(), [], None, [], times]))
+    assert decoded.commit_ms in ({}, {"x": 1})

@@ -254,6 +254,7 @@ def test_what_is_too_old_to_be_known_is_deleted_in_steps() -> None:
     assert expiry_update(index, now_ms, policy, 10) is None
 
 
+@pytest.mark.regression("One update could exceed the bound of sessions.")
 def test_bound_is_kept_by_one_update_of_clients_that_all_use_epochs() -> None:
     index = opened()
     policy = SessionPolicy(lease_ms=1_000, sessions_max=100)

@@ -178,6 +178,7 @@ def test_other_records_are_read(record: NewRecord) -> None:
     parse_identity(committed(record))
 
 
+@pytest.mark.regression("A record that was changed in the log was served as the original.")
 @pytest.mark.parametrize("record", [pytest.param(record, id=name) for name, record in CHANGED.items()])
 def test_records_that_were_changed_are_refused(record: NewRecord) -> None:
     with pytest.raises(LogCorruptError, match="offset 42"):

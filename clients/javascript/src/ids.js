@@ -1,0 +1,19 @@
+// ---- ids
+
+/** Return a new KSUID: 4 bytes of time, which sort it roughly, and 16 random ones, in base 62. */
+export function ksuid() {
+  const seconds = Math.max(0, Math.floor(Date.now() / 1_000) - 1_400_000_000) % 2 ** 32;
+  let number = BigInt(`0x${seconds.toString(16)}${randomHex()}`);
+  const alphabet = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  let digits = "";
+  for (let place = 0; place < 27; place++) {
+    digits = alphabet[Number(number % 62n)] + digits;
+    number /= 62n;
+  }
+  return digits;
+}
+
+/** Return 16 random bytes in hex. */
+export function randomHex() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

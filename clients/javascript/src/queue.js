@@ -1,0 +1,356 @@
+// ---- the queue: sessions, their locks, what others left
+
+const ADOPT_MS = 3_000; // how often tabs that are gone are looked for
+const DEAD_LETTERS_MAX = 1_000; // older ones are deleted: the gateway has them in its quarantine
+
+/** The sessions that this tab delivers, with a lock each, and the one in which new events are. */
+class Queue {
+  isOpen = false;
+  /** Whether the page is gone, and maybe comes back. */ isLeft = false;
+  /** Whether events wait that may be of another source than ours, which the gateway has not told yet. */ needsSource = false;
+  /** @type {Map<string, Session>} oldest first */ sessions = new Map();
+  /** @type {Session} which new events are in; the page's first moment has one of its own */ own;
+  /** @type {Record<string, any>} of this installation: what is remembered */ known;
+  /** @type {string | undefined} as the gateway's answers name it; "" if they do not */ #source;
+  #told = /** @type {Record<string, any>} */ ({}); // what this page has to be remembered before that was read
+  #adoptAt = 0;
+  #isAllRead = false;
+  /** @type {Change[]} of which this page may not see the end */ #noted = [];
+  #noteKey;
+  #name;
+  #target;
+
+  /**
+   * @param {string} name
+   * @param {string} target where its events go: url and write key
+   * @param {Storage} storage
+   * @param {(err: Error | null) => void} onError
+   */
+  constructor(name, target, storage, onError) {
+    this.#name = name;
+    this.#target = target;
+    this.keeper = new Keeper(storage, onError);
+    this.onError = onError;
+    this.known = JSON.parse(inPage(() => localStorage[name]) ?? "{}");
+    this.client = this.known.client ?? randomHex();
+    this.own = this.#begin();
+    this.#noteKey = `${this.#notesKey}${this.own.row.session}`;
+    this.ready = this.#open();
+  }
+
+  get waiting() {
+    return [...this.sessions.values()].reduce((count, { events }) => count + events.size, 0);
+  }
+
+  /**
+   * Give an event its place and write it, in this tick.
+   *
+   * @param {Record<string, any>} event
+   * @returns {{ place: Place, written: Promise<unknown> }}
+   */
+  add(event) {
+    const changes = this.own.append(JSON.stringify(event), event.messageId != null);
+    const { session, last: sequence } = this.own.row;
+    const isNoted = !this.isOpen || this.isLeft;
+    if (isNoted) this.#note(changes);
+    return { place: { session, sequence }, written: isNoted ? this.ready : this.keeper.write(changes) };
+  }
+
+  /**
+   * Return a batch of the first session in which events wait.
+   *
+   * @param {number} eventsMax
+   * @param {number} bytesMax at least one event is returned
+   * @returns {Batch | undefined}
+   */
+  nextBatch(eventsMax, bytesMax) {
+    for (const session of this.sessions.values()) {
+      const isOver = session !== this.own && this.isOpen;
+      if (session.events.size) {
+        const batch = session.batch(eventsMax, bytesMax);
+        batch.isLast &&= isOver && session.isLocked;
+        return batch;
+      }
+      if (isOver) this.#forget(session);
+    }
+  }
+
+  /**
+   * Do what an answer says, and return the new dead letters. What another request has settled stays so.
+   *
+   * @param {Batch} batch
+   * @param {Verdict[]} verdicts
+   * @returns {Letter[]}
+   */
+  settle(batch, verdicts) {
+    const session = this.sessions.get(batch.session);
+    if (!session) return [];
+    const { events, row } = session;
+    const { done, moved, letters, doubtfulThrough } = settlement(batch, verdicts);
+    const found = letters.filter(({ sequence }) => events.has(sequence));
+    const changes = found.map((letter) => /** @type {Change} */ (["deadLetters", letterKey(letter), letter]));
+    if (verdicts.some(({ fate }) => fate === "session over")) {
+      if (session === this.own) this.own = this.#begin();
+      const unsent = [...events.values()].filter(({ sequence }) => sequence > session.sentThrough);
+      for (const { sequence, content, hasId, time } of [...moved, ...unsent]) {
+        if (!events.has(sequence)) continue;
+        const id = hasId ? {} : { messageId: `${row.session}-${sequence}` }; // it stays known by its first place
+        changes.push(...this.own.append(JSON.stringify({ ...JSON.parse(content), ...id }), true, time));
+        changes.push(...session.delete(sequence));
+      }
+    }
+    for (const sequence of done) changes.push(...session.delete(sequence));
+    if (row.doubtfulThrough !== doubtfulThrough) {
+      row.doubtfulThrough = doubtfulThrough;
+      changes.push(session.kept);
+    }
+    this.keeper.write(changes);
+    if (found.length) this.letters().then((all) => this.deleteLetters(all.slice(0, -DEAD_LETTERS_MAX)));
+    return found;
+  }
+
+  /** @returns {Promise<[Key, Letter][]>} */
+  async letters() {
+    const kept = await this.keeper.read("deadLetters").catch(() => []);
+    const all = new Map(kept);
+    for (const [kind, key, letter] of this.keeper.underWay) if (kind === "deadLetters" && letter) all.set(key, letter);
+    return [...all];
+  }
+
+  /** @param {[Key, Letter][]} letters */
+  deleteLetters(letters) {
+    return this.keeper.write(letters.map(([key]) => ["deadLetters", key, undefined]));
+  }
+
+  /**
+   * Remember something of this installation, here for the first moment of other pages, too.
+   *
+   * @param {string} key
+   * @param {unknown} value
+   */
+  remember(key, value) {
+    this.known[key] = this.#told[key] = value;
+    inPage(() => (localStorage[this.#name] = JSON.stringify(this.known)));
+    return this.keeper.write([["installation", key, value]]);
+  }
+
+  // ---- opening, and what others left
+
+  async #open() {
+    const first = this.own;
+    try {
+      await this.#readInstallation();
+      await this.#goOn();
+    } catch (err) {
+      this.onError(asError(err)); // from memory, then
+    }
+    this.isOpen = true;
+    if (this.own === first) this.own = this.#begin(); // what is noted of the first moment may be written once more
+    await this.#writeNotes(this.#noteKey, this.#noted);
+  }
+
+  /**
+   * Note changes at once: IndexedDB is not open yet, or the page is being left and does not see it finish.
+   *
+   * @param {Change[]} changes
+   */
+  #note(changes) {
+    this.#noted.push(...changes);
+    if (this.#noted.length) inPage(() => (localStorage[this.#noteKey] = JSON.stringify(this.#noted)));
+  }
+
+  /**
+   * @param {string} key
+   * @param {Change[]} changes
+   */
+  async #writeNotes(key, changes) {
+    if (!(await this.keeper.write(changes))) return;
+    inPage(() => localStorage.removeItem(key));
+    if (changes === this.#noted) this.#noted = [];
+  }
+
+  /** Go on in the session that the page before left in this tab, if all that it numbered is there. */
+  async #goOn() {
+    const left = inPage(() => sessionStorage[this.#tabKey]);
+    inPage(() => sessionStorage.removeItem(this.#tabKey));
+    const row = (await this.keeper.read("sessions")).find(([, { session, last }]) => `${session} ${last}` === left)?.[1];
+    if (row?.client === this.client && this.#isDue(row)) await this.#take(row, true);
+  }
+
+  /** Read what is remembered of this installation; write it where it is not there, or not any more. */
+  async #readInstallation() {
+    const kept = Object.fromEntries(await this.keeper.read("installation"));
+    if (!this.isOpen) this.client = kept.client ?? this.client;
+    Object.assign(this.known, kept, this.isOpen ? {} : this.#told);
+    if (this.known.source?.target === this.#target) this.#source ??= this.known.source.source;
+    if (this.known.client !== this.client) this.remember("client", this.client);
+    if (!kept.client) this.keeper.write(Object.entries(this.known).map(([key, value]) => ["installation", key, value]));
+  }
+
+  /**
+   * Take over sessions of tabs that are gone. Without locks (no https) nobody knows which: those that are there, then.
+   *
+   * @param {boolean} [isNow]
+   */
+  async adopt(isNow = false) {
+    if (!isNow && performance.now() < this.#adoptAt) return;
+    this.#adoptAt = performance.now() + ADOPT_MS;
+    if (!(await this.keeper.write([]))) return; // what was delivered may still be there
+    await this.#readInstallation();
+    if (this.#isAllRead && !globalThis.navigator?.locks) return;
+    for (const key of inPage(() => Object.keys(localStorage)) ?? []) {
+      if (key.startsWith(this.#notesKey) && key !== this.#noteKey) {
+        await this.#writeNotes(key, inPage(() => JSON.parse(localStorage[key])) ?? []);
+      }
+    }
+    this.needsSource = false;
+    for (const [session, row] of await this.keeper.read("sessions")) {
+      if (this.sessions.has(/** @type {string} */ (session))) continue;
+      if (this.#isDue(row)) await this.#take(row);
+      else this.needsSource ||= this.#source === undefined;
+    }
+    this.#isAllRead = true;
+  }
+
+  /**
+   * Take a session, if its lock is free; to go on in it, only with its lock.
+   *
+   * @param {Row} row
+   * @param {boolean} [isToGoOn]
+   */
+  async #take(row, isToGoOn = false) {
+    const lock = await this.#hold(row.session, { ifAvailable: true });
+    if (!lock || (isToGoOn && !lock.isLocked)) return;
+    const events = await this.keeper.read("events", row.session);
+    const session = this.#add({ ...row, client: row.client ?? this.client }, Promise.resolve(lock), events.map(([, event]) => event));
+    if (isToGoOn) this.own = session;
+  }
+
+  /** Number events to come in a new session, whose lock is ours as soon as it is asked for. */
+  #begin(isLeft = false) {
+    const session = ksuid();
+    const row = { session, last: 0, doubtfulThrough: 0, client: this.client, source: this.#source || undefined };
+    return this.#add(row, isLeft ? Promise.resolve(null) : this.#hold(session, {}));
+  }
+
+  /**
+   * @param {Row} row
+   * @param {Promise<Lock | null>} lock
+   * @param {Queued[]} [events]
+   */
+  #add(row, lock, events) {
+    const session = new Session(row, events);
+    lock.then((held) => (session.isLocked = !!held?.isLocked));
+    session.release = () => void lock.then((held) => held?.release());
+    this.sessions.set(row.session, session);
+    return session;
+  }
+
+  /**
+   * Hold the lock of a session until it is released, or the tab is gone; resolve to nothing if it is not free.
+   *
+   * @param {string} session
+   * @param {LockOptions} options
+   * @returns {Promise<Lock | null>}
+   */
+  #hold(session, options) {
+    return new Promise((resolve) => {
+      /** @param {unknown} lock */
+      const work = (lock) => lock ? new Promise((release) => resolve({ isLocked: true, release: () => release(0) })) : resolve(null);
+      const asked = globalThis.navigator?.locks?.request(`${this.#name} ${session}`, options, work);
+      Promise.resolve(asked ?? Promise.reject()).catch(() => resolve({ isLocked: false, release: () => {} }));
+    });
+  }
+
+  /**
+   * Forget a session that has nothing left to deliver.
+   *
+   * @param {Session} session
+   */
+  async #forget({ row, release }) {
+    this.sessions.delete(row.session);
+    const left = await this.keeper.read("events", row.session).catch(() => [0]);
+    if (!left.length) await this.keeper.write([["sessions", row.session, undefined]]);
+    release();
+  }
+
+  /** Let others have what is held: the page is left, or the client closed. What it numbers now is in no session of theirs. */
+  release() {
+    const { session, last } = this.own.row;
+    inPage(() => (sessionStorage[this.#tabKey] = `${session} ${last}`));
+    for (const { release } of this.sessions.values()) release();
+    this.own = this.#begin(true);
+    this.isLeft = true;
+    this.#note(this.keeper.underWay);
+    this.keeper.close(); // else WebKit may have the next page wait
+  }
+
+  /** Go on in a page that was left and came back: others may have delivered meanwhile. */
+  reopen() {
+    this.isLeft = false;
+    this.#writeNotes(this.#noteKey, this.#noted);
+    if (this.keeper.isDurable) this.sessions.clear();
+    this.#isAllRead = false;
+    this.#adoptAt = 0;
+    this.own = this.#begin();
+  }
+
+  // ---- the source
+
+  /**
+   * Note which source an answer of the gateway names. Sessions of another one are kept, and not sent.
+   *
+   * @param {string | null} source
+   */
+  learn(source) {
+    if (this.#source === (source ?? "")) return;
+    this.#source = source ?? "";
+    this.#adoptAt = 0;
+    if (!source) return;
+    this.remember("source", { target: this.#target, source });
+    for (const session of this.sessions.values()) {
+      if (!session.row.source) {
+        session.row.source = source;
+        this.keeper.write([session.kept]);
+      } else if (session.row.source !== source) {
+        this.onError(new Error("the write key is of another source than before: what waits for that one is kept"));
+        this.sessions.delete(session.row.session);
+        session.release();
+      }
+    }
+    if (!this.sessions.has(this.own.row.session)) this.own = this.#begin();
+  }
+
+  /** @param {Row} row */
+  #isDue({ source }) {
+    return !source || source === this.#source || this.#source === "";
+  }
+
+  get #notesKey() {
+    return `${this.#name} note `;
+  }
+
+  get #tabKey() {
+    return `${this.#name} session`;
+  }
+}
+
+/** @param {Letter} letter in order of time, and behind the numbers of an earlier version */
+function letterKey({ session, sequence }) {
+  return `${new Date().toISOString()} ${session} ${sequence}`;
+}
+
+/**
+ * Do what only a page can, and not each: workers have no such storage, and frames may be denied it.
+ *
+ * @template T
+ * @param {() => T} work
+ * @returns {T | undefined}
+ */
+function inPage(work) {
+  try {
+    return work();
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,252 @@
+"""Chromium, Firefox and WebKit behind one small interface, each with a fresh profile."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from playwright.sync_api import BrowserContext, Error, sync_playwright
+
+from tests.e2e.sdks.browser_sdks import CHROMIUM
+from tests.support.processes import HOST, free_port, http_server, kill_when_parent_dies
+
+TIMEOUT_S = 60.0
+POLL_INTERVAL_S = 0.05
+RUN = "const done = arguments[0]; Promise.resolve({}).then((value) => done(value ?? null), (err) => done(`${err}`))"
+
+
+class Browser(ABC):
+    """A browser, and a tab of it that is in use."""
+
+    @abstractmethod
+    def visit(self, url: str) -> None:
+        """Go to a page and wait until it is loaded."""
+
+    @abstractmethod
+    def run(self, expression: str) -> Any:
+        """Return what an expression, or its promise, comes to. Raises LookupError if its page is left meanwhile."""
+
+    @abstractmethod
+    def back(self) -> None:
+        """Go back in the history."""
+
+    @abstractmethod
+    def open_tab(self) -> None:
+        """Open a tab, and use it."""
+
+    @abstractmethod
+    def close_tab(self) -> None:
+        """Close the tab in use, and use the one that was opened before it."""
+
+    def wait_until(self, expression: str) -> None:
+        """Wait until an expression is true, on this page or one that follows it."""
+        end = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < end:
+            try:
+                if self.run(expression) is True:
+                    return
+            except LookupError:
+                pass
+            time.sleep(POLL_INTERVAL_S)
+        raise TimeoutError(expression)
+
+
+class _Chromium(Browser):
+    def __init__(self, context: BrowserContext) -> None:
+        self._context = context
+        self._pages = [context.new_page()]
+
+    def visit(self, url: str) -> None:
+        self._pages[-1].goto(url)
+
+    def run(self, expression: str) -> Any:
+        try:
+            return self._pages[-1].evaluate(expression)
+        except Error as err:
+            raise LookupError(str(err)) from err
+
+    def back(self) -> None:
+        self._pages[-1].go_back()
+
+    def open_tab(self) -> None:
+        self._pages.append(self._context.new_page())
+
+    def close_tab(self) -> None:
+        self._pages.pop().close()
+
+
+class _WebDriver(Browser):
+    """A browser that is steered by W3C's commands, however these are sent to it."""
+
+    def __init__(self, command: Callable[[str, dict[str, Any]], Any], tab: str) -> None:
+        """`command` sends one by name, and returns its value or raises LookupError."""
+        self._command = command
+        self._tabs = [tab]
+
+    def visit(self, url: str) -> None:
+        self._command("Navigate", {"url": url})
+
+    def run(self, expression: str) -> Any:
+        return self._command("ExecuteAsyncScript", {"script": RUN.replace("{}", expression, 1), "args": []})
+
+    def back(self) -> None:
+        self._command("Back", {})
+
+    def open_tab(self) -> None:
+        self._tabs.append(self._command("NewWindow", {"type": "tab"})["handle"])
+        self._command("SwitchToWindow", {"handle": self._tabs[-1]})
+
+    def close_tab(self) -> None:
+        self._command("CloseWindow", {})
+        self._tabs.pop()
+        self._command("SwitchToWindow", {"handle": self._tabs[-1]})
+
+
+@contextmanager
+def chromium(folder: Path) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        context = playwright.chromium.launch_persistent_context(
+            folder / "profile", executable_path=shutil.which("chromium"), args=CHROMIUM
+        )
+        yield _Chromium(context)
+        context.close()
+
+
+@contextmanager
+def firefox(folder: Path) -> Iterator[Browser]:
+    """Firefox, by its own protocol: frames of a length and JSON, [0, number, command, parameters]."""
+    port = free_port()
+    profile = folder / "profile"
+    profile.mkdir()
+    (profile / "user.js").write_text(f'user_pref("marionette.port", {port});\n')
+    command = ["firefox-esr", "--headless", "--marionette", "--no-remote", "--profile", str(profile)]
+    with _process(command, folder, {"HOME": str(folder)}), _connected(port) as connection:
+        answers = connection.makefile("rb")
+
+        def read() -> Any:
+            length = b""
+            while (digit := answers.read(1)) not in {b":", b""}:
+                length += digit
+            return json.loads(answers.read(int(length)))
+
+        def command_of(name: str, parameters: dict[str, Any]) -> Any:
+            frame = json.dumps([0, 1, f"WebDriver:{name}", parameters]).encode()
+            connection.sendall(b"%d:%b" % (len(frame), frame))
+            _, _, error, value = read()
+            if error:
+                raise LookupError(error["message"])
+            return value["value"] if isinstance(value, dict) and value.keys() == {"value"} else value
+
+        read()
+        command_of("NewSession", {})
+        yield _WebDriver(command_of, command_of("GetWindowHandle", {}))
+
+
+WEBKIT_PATHS = {
+    "Navigate": ("POST", "/url"),
+    "ExecuteAsyncScript": ("POST", "/execute/async"),
+    "Back": ("POST", "/back"),
+    "NewWindow": ("POST", "/window/new"),
+    "SwitchToWindow": ("POST", "/window"),
+    "CloseWindow": ("DELETE", "/window"),
+    "GetWindowHandle": ("GET", "/window"),
+}
+
+
+@contextmanager
+def webkit(folder: Path) -> Iterator[Browser]:
+    """WebKitGTK's MiniBrowser, which needs a display."""
+    port = free_port()
+    url = f"http://{HOST}:{port}"
+    with (
+        _display(folder) as display,
+        http_server(
+            ["WebKitWebDriver", f"--port={port}"],
+            folder / "driver.log",
+            greet=lambda: httpx.get(f"{url}/status"),
+            env=os.environ | {"DISPLAY": display, "HOME": str(folder)},
+        ),
+        httpx.Client(timeout=TIMEOUT_S) as http,
+    ):
+        begun = http.post(f"{url}/session", json={"capabilities": {}}).raise_for_status().json()
+        session = f"{url}/session/{begun['value']['sessionId']}"
+
+        def command(name: str, parameters: dict[str, Any]) -> Any:
+            method, path = WEBKIT_PATHS[name]
+            answer = http.request(method, session + path, json=parameters if method == "POST" else None)
+            if answer.is_error:
+                raise LookupError(answer.text)
+            return answer.json()["value"]
+
+        yield _WebDriver(command, command("GetWindowHandle", {}))
+        http.delete(session)
+
+
+BROWSERS: dict[str, Callable[[Path], AbstractContextManager[Browser]]] = {
+    "chromium": chromium,
+    "firefox": firefox,
+    "webkit": webkit,
+}
+
+
+@contextmanager
+def _process(command: Sequence[str], folder: Path, env: dict[str, str]) -> Iterator[None]:
+    """Run a process, and end it with all that it started."""
+    with (folder / f"{command[0]}.log").open("wb") as out:
+        process = subprocess.Popen(
+            command, env=os.environ | env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+        )
+    observer = kill_when_parent_dies(process.pid)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(TIMEOUT_S)
+        observer.kill()
+        observer.communicate()
+
+
+@contextmanager
+def _display(folder: Path) -> Iterator[str]:
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    with (folder / "xvfb.log").open("wb") as out:
+        process = subprocess.Popen(
+            ["Xvfb", "-displayfd", str(writing), "-nolisten", "tcp"],
+            pass_fds=[writing],
+            stdout=out,
+            stderr=out,
+        )
+    os.close(writing)
+    observer = kill_when_parent_dies(process.pid)
+    try:
+        with os.fdopen(reading) as number:
+            yield f":{number.readline().strip()}"
+    finally:
+        for ended in (process, observer):
+            ended.terminate()
+            ended.wait(TIMEOUT_S)
+            ended.communicate()
+
+
+@contextmanager
+def _connected(port: int) -> Iterator[socket.socket]:
+    end = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            connection = socket.create_connection((HOST, port))
+            break
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(POLL_INTERVAL_S)
+    with connection:
+        yield connection
