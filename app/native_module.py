@@ -17,7 +17,7 @@ from app.ingest.identified import Arrival, Identified, Rejection
 from app.ingest.identify import Identifier
 from app.ingest.large_json import JSONLimits
 from app.ingest.native import NativeModule
-from app.ingest.payload import Payload, parse_batch
+from app.ingest.payload import Expected, Payload, parse_batch
 from dedupe.model.errors import ConfigurationError
 from dedupe.model.identity import Identity
 from dedupe.model.quarantine import Quarantine
@@ -89,18 +89,21 @@ def difference_of(module: ModuleType | Any) -> str | None:
 def _identified(native: NativeModule | None, body: bytes) -> tuple[list[Event], list[Rejection]]:
     identifier = Identifier(IDENTITY, 3, Quarantine(IDENTITY, Topic("quarantine", 1)), LIMITS)
     identifier.native = native
-    limits = JSONLimits(100, LIMITS.event_bytes_max, native=native)
-    found = Identified()
-    found.take(identifier.identify(_result_of(parse_batch(body, limits, _run_on)), ARRIVAL))
+    limits, found = JSONLimits(100, LIMITS.event_bytes_max), Identified()
+    payload = None if native is None else _result_of(native.read(body, limits, _run_on, Expected.BATCH))
+    if payload is None:
+        payload = _result_of(parse_batch(body, limits, _run_on))
+    assert payload is not None
+    found.take(identifier.identify(payload, ARRIVAL))
     return found.events, found.rejections
 
 
-def _result_of(coroutine: Coroutine[Any, Any, Payload]) -> Payload:
+def _result_of(coroutine: Coroutine[Any, Any, Payload | None]) -> Payload | None:
     """Return the result of a coroutine that never waits."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
-        payload: Payload = stop.value
+        payload: Payload | None = stop.value
         return payload
     raise AssertionError("it waits")
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from app.ingest.client_sessions import SessionKeys
-from app.ingest.event_limits import EVENT_WORK_BYTES, RETRY_BYTES_FREE, STEP_BYTES, EventLimits
+from app.ingest.event_limits import EVENT_WORK_BYTES, RETRY_BYTES_FREE, EventLimits
 from app.ingest.fingerprint_rules import FingerprintRules, content_of, stored_json
 from app.ingest.identified import Arrival, Ownership, RefusedError, Rejection, unpacked
 from app.ingest.item_numbers import ItemNumbers, ManyItemNumbersError, read_in_steps, store_in_steps
@@ -146,15 +146,9 @@ class Identifier:
         assert self.native is not None
         plain, index = request.plain(self.native), 0
         while index < len(payload.items):
-            odd: bytes | None = None
-            if plain is None:
-                odd = document.raw(index)
-            else:
-                events, request.bytes_left, odd = self.native.identify(
-                    document, plain, index, request.bytes_left, STEP_BYTES
-                )
-                yield from events
-                index += len(events)
+            events, request.bytes_left, odd = self.native.identify(document, plain, index, request.bytes_left)
+            yield from events
+            index += len(events)
             if odd is not None:
                 payload.items[index] = item = read_document(odd)
                 yield len(odd)

@@ -17,7 +17,7 @@ quarantined as it is, and not proved.
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -72,9 +72,6 @@ REST_BYTES = 128 * 1024
 REST_ITEMS = 1_000
 """The size of such a fragment of unwrapped events."""
 
-if TYPE_CHECKING:
-    from app.ingest.native import NativeModule
-
 _BATCH_NAME = re.compile(
     rb'[{,\s]"(?:b|\\u0062)(?:a|\\u0061)(?:t|\\u0074)(?:c|\\u0063)(?:h|\\u0068)"\s*:\s*\Z'
 )
@@ -101,9 +98,6 @@ class JSONLimits:
     """Called with a large body's size and the additional memory of its parsed document; may raise."""
     check_top: Callable[[Mapping[str, Any]], None] = _no_check
     """Called with the top level of a body that is cut, before its items are parsed; may raise."""
-    needs_key: bool = False
-    """Whether the body must have a write key."""
-    native: "NativeModule | None" = None
 
     def judged(self, item: object, content: bytes) -> object:
         """Return a parsed item, or Oversize if its JSON is too large."""

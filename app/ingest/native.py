@@ -14,15 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from app.auth.write_keys import own_key
 from app.http.fair_scheduler import YieldToOthers
 from app.ingest.client_sessions import ClientSession
 from app.ingest.event_limits import EventLimits
 from app.ingest.identified import Arrival
+from app.ingest.items import EVENT_FIELDS
+from app.ingest.large_json import AT_ONCE_BYTES, JSONLimits
 from app.ingest.message_ids import session_event_prefix
+from app.ingest.payload import Expected, Payload
 from app.ingest.record_values import REPLACED, RecordValues
 from app.ingest.routes.paths import TYPES
 from app.telemetry.native_use import NativeUse
 from dedupe.model.identity import Identity
+from dedupe.model.json_document import read_document
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Order, Session
 
@@ -31,6 +36,9 @@ if TYPE_CHECKING:
 
 STEP_BYTES = 512 * 1024
 """The bytes of a body that are read at once, in 1 ms."""
+
+WORK_BYTES = 192 * 1024
+"""The work of one step of identifying, 1 ms."""
 
 FIELDS_CACHED = 256
 
@@ -69,28 +77,48 @@ class NativeModule:
         self.use = NativeUse(module.__version__)
 
     async def read(
-        self, body: bytes, hold: Callable[[int, int], None], yield_to_others: YieldToOthers
-    ) -> "Document | None":
+        self,
+        body: bytes,
+        limits: JSONLimits,
+        yield_to_others: YieldToOthers,
+        expected: Expected,
+        *,
+        needs_key: bool = False,
+    ) -> Payload | None:
         """
-        Return the events of a body; None if the Python code must read it.
+        Return the events of a body that is plainly what its path is for; None: the Python code must read it.
 
         Args:
             body: inflated.
-            hold: charges the memory of a large body; may raise.
+            limits: its bounds.
             yield_to_others: awaited before each piece of work.
+            expected: what the path is for.
+            needs_key: whether the body must have the write key at its top level.
+
+        Raises:
+            BodyMemoryFullError: there is no memory for what is read.
         """
+        document = await self._document_of(body, limits, yield_to_others)
+        payload = None
+        if document is not None and len(document) <= limits.events_max and not document.is_nested:
+            payload = _payload_of(document, expected, needs_key=needs_key)
+        if payload is None:
+            self.use.other_bodies += 1
+        return payload
+
+    async def _document_of(
+        self, body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers
+    ) -> "Document | None":
+        if len(body) > AT_ONCE_BYTES:
+            return None
         if len(body) > STEP_BYTES:
-            hold(len(body), len(body))
-        document = self._module.Document(self._deployment, body)
+            limits.hold(len(body), len(body))
+        document: Document = self._module.Document(self._deployment, body)
         is_read: bool | None = False
         while is_read is False:
             await yield_to_others(min(len(body), STEP_BYTES))
             is_read = self._try(document.read, STEP_BYTES)
-        if is_read is None:
-            self.use.other_bodies += 1
-            return None
-        found: Document = document
-        return found
+        return document if is_read else None
 
     def request_of(
         self,
@@ -127,21 +155,20 @@ class NativeModule:
         return request
 
     def identify(
-        self, document: "Document", request: "Request", start: int, bytes_left: int, work_bytes: int
+        self, document: "Document", request: "Request | None", start: int, bytes_left: int
     ) -> tuple[list[Event], int, bytes | None]:
         """
-        Identify the events of a body from one index on, up to the first odd one.
+        Identify the events of a body from one index on: a step, at most up to the first odd one.
 
         Returns:
             The events; what they leave of `bytes_left`; and the JSON of the odd event behind them, if any.
         """
-        found = self._try(document.identify, request, start, bytes_left, work_bytes)
-        if found is None:
-            return [], bytes_left, document.raw(start)
-        events, bytes_left, odd = found
+        found = None
+        if request is not None:
+            found = self._try(document.identify, request, start, bytes_left, WORK_BYTES)
+        events, bytes_left, odd = found or ([], bytes_left, document.raw(start))
         self.use.events += len(events)
-        if odd is not None:
-            self.use.odd_events += 1
+        self.use.odd_events += odd is not None
         return events, bytes_left, odd
 
     def _try(self, call: Callable[..., Any], *args: object) -> Any:
@@ -168,3 +195,18 @@ class NativeModule:
             session_event_prefix(source, session.client, session.session),
             self._identity.secondary_prefix(source, session.client_hash),
         )
+
+
+def _payload_of(document: "Document", expected: Expected, *, needs_key: bool) -> Payload | None:
+    items: list[object] = [None] * len(document)
+    if document.shape == "array":
+        is_plain = expected is Expected.EVENTS and not needs_key
+        return Payload(items, None, {}, native=document) if is_plain else None
+    top = read_document(document.top())
+    if type(top) is not dict or (needs_key and not own_key(top)):
+        return None
+    if document.shape == "batch":
+        is_plain = expected is Expected.BATCH or (expected is Expected.EVENTS and "event" not in top)
+        return Payload(items, top, top, native=document) if is_plain else None
+    is_plain = expected is not Expected.BATCH and not EVENT_FIELDS.isdisjoint(top)
+    return Payload(items, top, {}, native=document) if is_plain else None

@@ -89,8 +89,6 @@ async def parse_batch(body: bytes, limits: JSONLimits, yield_to_others: YieldToO
         BatchMissingError: the body is another document.
         RequestError, BodyMemoryFullError: see read_json.
     """
-    if (plain := await _read_natively(body, limits, yield_to_others, Expected.BATCH)) is not None:
-        return plain
     document = await read_json(body, limits, yield_to_others)
     if type(document) is dict and _are_plain(batch := document.get("batch")):
         return _several(batch, document, limits)
@@ -99,8 +97,6 @@ async def parse_batch(body: bytes, limits: JSONLimits, yield_to_others: YieldToO
 
 async def parse_events(body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers) -> Payload:
     """Return what the native path takes: an object without `batch` is one event. Raises as parse_batch."""
-    if (plain := await _read_natively(body, limits, yield_to_others, Expected.EVENTS)) is not None:
-        return plain
     document = await read_json(body, limits, yield_to_others)
     if type(document) is dict:
         if "batch" not in document:
@@ -114,8 +110,6 @@ async def parse_events(body: bytes, limits: JSONLimits, yield_to_others: YieldTo
 
 async def parse_event(body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers) -> Payload:
     """Return what a path for single events takes: one, if in doubt. Raises as parse_batch."""
-    if (plain := await _read_natively(body, limits, yield_to_others, Expected.EVENT)) is not None:
-        return plain
     document = await read_json(body, limits, yield_to_others)
     if type(document) is dict and "batch" not in document:
         return _one_event(document)
@@ -149,30 +143,6 @@ async def read_json(body: bytes, limits: JSONLimits, yield_to_others: YieldToOth
     if len(body) > ITEM_BYTES_MIN * limits.events_max and limits.has_too_many(document):
         return await read_in_pieces(body, limits, yield_to_others)
     return document
-
-
-async def _read_natively(
-    body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers, expected: Expected
-) -> Payload | None:
-    """Return the events of a body that is plainly what its path is for; None: the Python code reads it."""
-    if limits.native is None or len(body) > AT_ONCE_BYTES:
-        return None
-    document = await limits.native.read(body, limits.hold, yield_to_others)
-    if document is None or len(document) > limits.events_max or document.is_nested:
-        return None
-    if document.shape == "array":
-        is_plain = expected is Expected.EVENTS and not limits.needs_key
-        return Payload([None] * len(document), None, {}, native=document) if is_plain else None
-    top = read_document(document.top())
-    if type(top) is not dict or (limits.needs_key and not own_key(top)):
-        return None
-    is_batch = document.shape == "batch"
-    if is_batch:
-        is_plain = expected is Expected.BATCH or (expected is Expected.EVENTS and "event" not in top)
-    else:
-        is_plain = expected is not Expected.BATCH and not EVENT_FIELDS.isdisjoint(top)
-    shared = top if is_batch else {}
-    return Payload([None] * len(document), top, shared, native=document) if is_plain else None
 
 
 class _Unwrapping:

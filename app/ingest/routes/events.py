@@ -90,15 +90,9 @@ class Ingest:
         """Return the limits of its JSON; the body's lease is charged for parsed documents."""
         lease: MemoryReservation = request.scope[CONTEXT].lease
         limits = JSONLimits(
-            self.request_events_max,
-            self.identifier.limits.event_bytes_max,
-            hold=lease.hold_parsed,
-            native=self.identifier.native,
+            self.request_events_max, self.identifier.limits.event_bytes_max, hold=lease.hold_parsed
         )
-        if source:
-            return limits
-        check_top = partial(_check_top, self.write_keys, request)
-        return replace(limits, check_top=check_top, needs_key=True)
+        return limits if source else replace(limits, check_top=partial(_check_top, self.write_keys, request))
 
 
 def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:
@@ -154,6 +148,7 @@ async def post_events(
             yield_to_others,
             request,
             is_native=is_native,
+            native=ingest.identifier.native,
         )
         owner = _owner_of(ingest.write_keys, request, payload, source, refusal, body)
         owner.take(len(body) if refusal is None else max(len(body), SALVAGED_BYTES * len(payload.items)))
