@@ -368,6 +368,7 @@ def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[Background
         tell_outages(router),
         keep_notes(partial(renew_notes, parts.opened.store, settings.log.topics)),
         parts.ingress.disk.watch(router),
+        parts.ingress.files.watch(),
     ]
     if embedded is not None:
         running.append(trim_log(router, settings, parts.clock, embedded.trim))

@@ -196,13 +196,12 @@ class _Request:
     def __init__(
         self, identifier: Identifier, shared: Mapping[str, Any], arrival: Arrival, lossy: set[int]
     ) -> None:
-        limits = identifier.limits
         self.lossy = lossy
         self._identifier = identifier
         self._arrival = arrival
         self._partitions = identifier.partitions
-        self._event_bytes_max = limits.event_bytes_max
-        self.bytes_left = limits.request_bytes_max
+        self._event_bytes_max = identifier.limits.event_bytes_max
+        self.bytes_left = identifier.limits.request_bytes_max
         self._rules, self._fingerprints = identifier.rules, arrival.fingerprints
         self._compares_more = bool(arrival.fingerprints or identifier.rules.changed_fields)
         self._ignored = identifier.rules.ignore
@@ -302,13 +301,12 @@ class _Request:
         fingerprint, earlier = fingerprint_of(content), NO_FINGERPRINTS
         if self.numbers is not None or self._compares_more:
             fingerprint, earlier = self._compared(index, item, ignored, fingerprint)
-        source = self._arrival.source
         return event_of(
             (
                 key,
                 partition,
                 fingerprint,
-                source,
+                self._arrival.source,
                 message_id,
                 value,
                 flags,

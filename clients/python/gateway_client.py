@@ -167,6 +167,18 @@ class Queued(NamedTuple):
         return self._replace(content=content, has_id=True)
 
 
+def whole_run(rows: Sequence[tuple[Any, ...]]) -> Iterator[Queued]:
+    """Yield events up to the first gap, the first damage, or a batch's size."""
+    size = 0
+    for index, (sequence, content, has_id, queued_at_ms, checksum) in enumerate(rows):
+        event = Queued(content, bool(has_id), queued_at_ms)
+        size += len(content)
+        is_whole = sequence == rows[0][0] + index and event.checksum == checksum
+        if not is_whole or (index and size > BATCH_BYTES):
+            return
+        yield event
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Events of one session without a gap, the oldest that wait."""
@@ -393,6 +405,37 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+# ---- dead_letters: The table of events that will not be stored.
+
+
+DEAD_LETTERS_MAX = 10_000
+"""Older ones are deleted if the gateway has them in its quarantine."""
+
+
+def bury(db: sqlite3.Connection, letters: Sequence[DeadLetter]) -> None:
+    """Add dead letters, and delete the oldest of too many."""
+    if not letters:
+        return
+    db.executemany(
+        "INSERT INTO dead_letters (session, sequence, code, message, content) VALUES (?, ?, ?, ?, ?)",
+        [(*place, code, message, json.dumps(event).encode()) for place, code, message, event in letters],
+    )
+    db.execute(
+        "DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - ? AND code NOT IN (?, ?)",
+        (DEAD_LETTERS_MAX, EVENT_REFUSED, EVENT_DAMAGED),
+    )
+
+
+def buried(db: sqlite3.Connection) -> list[DeadLetter]:
+    """Return all, oldest first."""
+    return [
+        DeadLetter(Place(session, sequence), code, message, event_of(content))
+        for session, sequence, code, message, content in db.execute(
+            "SELECT session, sequence, code, message, content FROM dead_letters ORDER BY id"
+        ).fetchall()
+    ]
+
+
 # ---- queue_file: The file of a queue: one SQLite database that a single process has open.
 
 
@@ -404,7 +447,9 @@ BALLAST_BYTES = 1 << 20
 WAL_PAGES = 100
 """Pages of the -wal that are copied at once, well below the ballast."""
 
+PAGE_BYTES = 4096
 FREE_PAGES_MAX = 256
+FREE_PAGES_MIN = 16
 
 NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE})
 DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR_SHORT_READ})
@@ -489,6 +534,7 @@ class QueueFile:
         self.path = path
         self.lost = ""
         self.is_in_transaction = False
+        self._has_ballast = False
         self._has_wal = path is not None and _beside(path, "-wal").exists()
         if path is not None:
             self._note_loss(path)
@@ -545,13 +591,21 @@ class QueueFile:
 
     def give_up_ballast(self) -> bool:
         """Make room on a full disk; return whether there was something to give up."""
-        if self.path is None:
-            return False
-        try:
-            _beside(self.path, "-ballast").unlink()
-        except OSError:
-            return False
-        return True
+        self._has_ballast = False
+        return self.path is not None and _give_up_ballast(self.path)
+
+    def check_room(self, size: int) -> None:
+        """
+        Refuse what would fill the room of the ballast, once that was given up: it is for deleting.
+
+        Raises:
+            sqlite3.OperationalError: as SQLite does when the disk is full.
+        """
+        if self._take_ballast():
+            return
+        (free,) = self.db.execute("PRAGMA freelist_count").fetchone()
+        if free < FREE_PAGES_MIN + 2 * size // PAGE_BYTES:
+            raise sqlite3.OperationalError("database or disk is full: what waits is delivered first")
 
     def shrink(self) -> None:
         """Give back what the file does not need any more, once that is much."""
@@ -595,23 +649,36 @@ class QueueFile:
         if was_there and not (path.exists() and path.stat().st_size):
             self.lost = f"{path} was deleted or emptied"
 
-    def _take_ballast(self) -> None:
-        if self.path is None:
-            return
+    def _take_ballast(self) -> bool:
+        """Return whether there is a ballast now."""
+        if self.path is None or self._has_ballast:
+            return True
         ballast = _beside(self.path, "-ballast")
-        with suppress(OSError):
+        try:
             if not ballast.exists():
                 _make(ballast)
-                try:
-                    ballast.write_bytes(bytes(BALLAST_BYTES))
-                except OSError:
-                    ballast.unlink()
+                ballast.write_bytes(bytes(BALLAST_BYTES))
+        except OSError:
+            _give_up_ballast(self.path)
+            return False
+        self._has_ballast = True
+        return True
 
     def _inode_now(self) -> int:
         try:
             return os.stat(self.path).st_ino if self.path is not None else 0
         except OSError:
             return -1
+
+
+def open_with_ballast(path: Path) -> QueueFile:
+    """Open a file, also on a full disk. Raises as QueueFile."""
+    try:
+        return QueueFile(path)
+    except sqlite3.OperationalError as err:
+        if not is_no_room(err) or not _give_up_ballast(path):
+            raise
+        return QueueFile(path)
 
 
 def set_aside(path: Path, suffix: str) -> Path:
@@ -626,6 +693,14 @@ def set_aside(path: Path, suffix: str) -> Path:
 
 def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
+
+
+def _give_up_ballast(path: Path) -> bool:
+    try:
+        _beside(path, "-ballast").unlink()
+    except OSError:
+        return False
+    return True
 
 
 def _make(path: Path) -> None:
@@ -663,7 +738,6 @@ def _upgrade(db: sqlite3.Connection) -> None:
 # ---- salvage: What can be read of a queue's file, however damaged it is, and how it gets into another one.
 
 
-PAGE_BYTES = 4096
 PAGES_AT, PAGES_BYTES = 28, 4
 """Where the header has the number of pages."""
 
@@ -803,7 +877,7 @@ _T = TypeVar("_T")
 
 
 def alone(method: Callable[Concatenate[_D, _Of], _T]) -> Callable[Concatenate[_D, _Of], _T]:
-    """Let a method run alone, and once more if damage is mended, or there is room again."""
+    """Let a method run alone, and once more if damage is mended."""
 
     @wraps(method)
     def run(kept: _D, /, *args: _Of.args, **kwargs: _Of.kwargs) -> _T:
@@ -859,14 +933,21 @@ class Durable:
 
     def mend_after(self, err: sqlite3.Error) -> bool:
         """Return whether the same may be tried again after this error."""
-        if is_no_room(err):
-            return self.file.give_up_ballast()
         if not is_damage(err) or not self.is_durable:
             return False
         self.file.close()
         self.file = self._salvaged(err)
         self.begin()
         return True
+
+    def with_ballast(self, work: Callable[[], _T]) -> _T:
+        """Do what makes room, for which a full disk has none, and which may be done twice."""
+        try:
+            return work()
+        except sqlite3.OperationalError as err:
+            if not is_no_room(err) or not self.file.give_up_ballast():
+                raise
+            return work()
 
     def replace_if_vanished(self) -> None:
         """Put what a deleted file has, which is open still, into a new one."""
@@ -934,7 +1015,7 @@ class Durable:
 
     def _open(self) -> QueueFile:
         try:
-            return QueueFile(self.path)
+            return open_with_ballast(self.path)
         except sqlite3.Error as err:
             return self._salvaged(err) if is_damage(err) else self._in_memory(err)
         except OSError as err:
@@ -1021,9 +1102,6 @@ def settlement_of(batch: Batch, verdicts: Sequence[Verdict]) -> Settlement:
 # ---- event_queue: Events that wait, the sessions they are in, dead letters: all that survives the process.
 
 
-DEAD_LETTERS_MAX = 10_000
-"""Older ones are deleted: the gateway has them in its quarantine."""
-
 WhenFull = Literal["raise", "drop_oldest"]
 
 
@@ -1034,6 +1112,7 @@ class _Session:
     id: int
     session: str
     sequences: Iterator[int] = field(default_factory=lambda: count(1))
+    is_ended: bool = False
 
 
 class EventQueue(Durable):
@@ -1087,6 +1166,7 @@ class EventQueue(Durable):
             raise ClosedError("the client is closed")
         self.replace_if_vanished()
         self._make_room(len(events))
+        self.file.check_room(sum(len(event.content) for event in events))
         try:
             with self.file.transaction() as db:
                 session = self._current or self._new_session(db)
@@ -1109,7 +1189,7 @@ class EventQueue(Durable):
                 (session_id, events_max),
             ).fetchall()
             first = rows[0][0]
-            events = list(_whole_run(rows))
+            events = list(whole_run(rows))
             if not events:
                 self._bury_damaged(session_id, Place(session, first), rows[0][1])
                 continue
@@ -1117,13 +1197,27 @@ class EventQueue(Durable):
             sent_before = self._sent.get(session, sent_through)
             self._sent[session] = max(sent_before, through)
             is_last = self._is_last(session_id, through)
+            if is_last and self._current is not None and session_id == self._current.id:
+                self._current.is_ended = True
             return Batch(client, session, first, events, sent_before, doubtful_through, is_last)
         self._count()
         return None
 
     @alone
+    def farewell(self) -> Batch | None:
+        """Return a batch without events that ends this process's session, if no other one has."""
+        current = self._current
+        if current is None or current.is_ended or self.size or not self._sent.get(current.session):
+            return None
+        through = self._sent[current.session]
+        return Batch(self.client_id, current.session, through + 1, [], through, 0, is_last=True)
+
+    @alone
     def settle(self, batch: Batch, verdicts: Sequence[Verdict]) -> list[DeadLetter]:
         """Do what an answer says, and return the new dead letters."""
+        return self.with_ballast(lambda: self._settle(batch, verdicts))
+
+    def _settle(self, batch: Batch, verdicts: Sequence[Verdict]) -> list[DeadLetter]:
         found = settlement_of(batch, verdicts)
         current = self._current
         with self.file.transaction() as db:
@@ -1140,7 +1234,7 @@ class EventQueue(Durable):
             db.execute(
                 "UPDATE sessions SET doubtful_through = ? WHERE id = ?", (found.doubtful_through, session_id)
             )
-            self._bury(found.letters)
+            bury(db, found.letters)
             if found.is_session_over:
                 if current is None or current.id == session_id:
                     current = self._new_session(db)
@@ -1167,12 +1261,7 @@ class EventQueue(Durable):
     @alone
     def dead_letters(self) -> list[DeadLetter]:
         """Return all, oldest first."""
-        return [
-            DeadLetter(Place(session, sequence), code, message, event_of(content))
-            for session, sequence, code, message, content in self._db.execute(
-                "SELECT session, sequence, code, message, content FROM dead_letters ORDER BY id"
-            ).fetchall()
-        ]
+        return buried(self._db)
 
     @alone
     def retry_dead_letters(self) -> int:
@@ -1188,14 +1277,17 @@ class EventQueue(Durable):
     @alone
     def delete_all(self) -> None:
         """Delete events, dead letters and identities, also those that are being sent."""
+        self.with_ballast(self._delete_all)
+        self._current = None
+        self._count()
+        self.file.erase()
+
+    def _delete_all(self) -> None:
         with self.file.transaction() as db:
             for table in ("events", "sessions", "dead_letters"):
                 db.execute(f"DELETE FROM {table}")
             self.client_id = secrets.token_hex(16)
             self.keep({"client": self.client_id, "user": "", "anonymous": ""})
-        self._current = None
-        self._count()
-        self.file.erase()
 
     # ---- sources
 
@@ -1211,8 +1303,9 @@ class EventQueue(Durable):
             if is_asked:
                 self._count()
             return
-        if source != self._source:
-            self._source, self._current = source, None
+        if self._source not in ("", source):
+            self._current = None  # it belongs to the other source
+        self._source = source
         with suppress(sqlite3.OperationalError):  # a full disk: the next process is told it again
             self.keep({"source": source, "target": self._target})
             self._db.execute("UPDATE sessions SET source = ? WHERE source = ''", (source,))
@@ -1361,34 +1454,9 @@ class EventQueue(Durable):
             db.execute(
                 "DELETE FROM events WHERE session_id = ? AND sequence = ?", (session_id, place.sequence)
             )
-            self._bury([letter])
+            bury(db, [letter])
         self.size -= 1
         self.told.put(letter)
-
-    def _bury(self, letters: Sequence[DeadLetter]) -> None:
-        if not letters:
-            return
-        self._db.executemany(
-            "INSERT INTO dead_letters (session, sequence, code, message, content) VALUES (?, ?, ?, ?, ?)",
-            [(*place, code, message, json.dumps(event).encode()) for place, code, message, event in letters],
-        )
-        self._db.execute(
-            "DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - ?"
-            " AND code NOT IN (?, ?)",
-            (DEAD_LETTERS_MAX, EVENT_REFUSED, EVENT_DAMAGED),
-        )
-
-
-def _whole_run(rows: Sequence[tuple[Any, ...]]) -> Iterator[Queued]:
-    """Yield events up to the first gap, the first damage, or a batch's size."""
-    size = 0
-    for index, (sequence, content, has_id, queued_at_ms, checksum) in enumerate(rows):
-        event = Queued(content, bool(has_id), queued_at_ms)
-        size += len(content)
-        is_whole = sequence == rows[0][0] + index and event.checksum == checksum
-        if not is_whole or (index and size > BATCH_BYTES):
-            return
-        yield event
 
 
 # ---- folder: A folder with a queue's file for each process that has one.
@@ -1666,9 +1734,17 @@ class Delivery:
                 pause_s, is_asked = self._try()
                 self._tell()
                 self._sleep(pause_s, is_asked=is_asked)
+            self._say_farewell()
         finally:
             self._queue.close()
             self._sender.close()
+
+    def _say_farewell(self) -> None:
+        """Tell the gateway that the session has ended: a hint, once, and only if it has answered last."""
+        with suppress(Exception):
+            batch = self._queue.farewell() if self.last_error is None else None
+            if batch is not None:
+                self._sender.post(batch.body(now_text()), batch.headers())
 
     def _wait_for_events(self) -> bool:
         """Wait for something to do; return False at the end."""

@@ -35,11 +35,11 @@ TIMES = 10
 
 # In seconds:
 SLOW_S = 0.5  # the least that is slow
-WINDOW_S = 10.0  # of which the median is told
+WINDOW_S = 5.0  # of which the median is told
 LASTS_S = 30.0  # of slowness, before this worker looks into it
 WATCH_S = 1.0
 AGAIN_S = 5.0  # between two probes
-PROBE_S = 5.0  # for this worker's own probe
+PROBE_S = 3.0  # for this worker's own probe
 STANDBY_S = 1.5  # for a standby's
 ANSWER_S = 2.0  # for its answer, which contains the probe
 

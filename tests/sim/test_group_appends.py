@@ -10,8 +10,9 @@ from tests.sim.test_group import NAMES, begin, owner_and_follower
 from tests.support.sim.sim_log import LEADER
 
 LASTING_S = 60.0
-GAP_S = 10.0
+GAP_S = 6.0
 """The longest time that a client that goes to any worker may be without an answer."""
+ELECTION_S = 3.0
 
 
 def moves(group: GroupWorld) -> int:
@@ -186,4 +187,35 @@ async def test_workers_know_what_an_owner_gave_up_before_it_was_restarted() -> N
         for worker in set(group.alive) - {owner}:
             assert not await worker.manager.appends.can_append(0, LEADER)
             assert await worker.manager.appends.can_append(kept, LEADER)
+        await group.judge()
+
+
+async def test_path_that_takes_ten_seconds_costs_its_owner_the_lanes() -> None:
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        owner, follower = owner_and_follower(group)
+        owner.world.connection.latency_s[LEADER] = 10.0
+        assert await group.until(lambda: group.owner_of(0) is follower) < GAP_S
+        await asyncio.sleep(20)
+        assert group.slowest_s < GAP_S
+        await group.judge()
+
+
+@pytest.mark.parametrize("is_elected", [True, False])
+async def test_frozen_leader_moves_no_lane_and_costs_an_election(is_elected: bool) -> None:
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        before, leaders = moves(group), group.world.connection.leaders
+        lanes = group["a"].router.all_lanes
+        for worker in group.alive:
+            worker.world.connection.silent.add(LEADER)
+        await asyncio.sleep(ELECTION_S)
+        if is_elected:
+            leaders.update({(lane.topic, lane.partition): "another" for lane in lanes})
+        await asyncio.sleep(LASTING_S / 2)
+        assert not is_elected or group.slowest_s < GAP_S
+        for worker in group.alive:
+            worker.world.connection.silent.clear()
+        await group.settle()
+        assert moves(group) == before
         await group.judge()

@@ -319,7 +319,7 @@ def test_a_folder_has_a_file_for_each_process_and_delivers_what_the_dead_left(
     dead = [open_client(folder) for _ in range(4)]
     for number, client in enumerate(dead):
         client.send_all(events(10 * number + 1, 10 * number + 5))
-    assert len(list(folder.glob("queue-?.db"))) == 4
+    assert len(list(folder.glob("queue-?.db"))) >= len(dead)
     for client in dead[1:]:
         client.close(timeout=0)
     gateway.faults.clear()

@@ -125,9 +125,17 @@ class Delivery:
                 pause_s, is_asked = self._try()
                 self._tell()
                 self._sleep(pause_s, is_asked=is_asked)
+            self._say_farewell()
         finally:
             self._queue.close()
             self._sender.close()
+
+    def _say_farewell(self) -> None:
+        """Tell the gateway that the session has ended: a hint, once, and only if it has answered last."""
+        with suppress(Exception):
+            batch = self._queue.farewell() if self.last_error is None else None
+            if batch is not None:
+                self._sender.post(batch.body(now_text()), batch.headers())
 
     def _wait_for_events(self) -> bool:
         """Wait for something to do; return False at the end."""

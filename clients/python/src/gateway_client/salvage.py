@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .model import EVENT_DAMAGED
-from .queue_file import make_schema
+from .queue_file import PAGE_BYTES, make_schema
 
-PAGE_BYTES = 4096
 PAGES_AT, PAGES_BYTES = 28, 4
 """Where the header has the number of pages."""
 
