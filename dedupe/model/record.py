@@ -141,6 +141,7 @@ class EventRecords(Sequence[NewRecord]):
         self.evicted = evicted
         self.lane_seq = lane_seq
         self.timestamp_ms = timestamp_ms
+        self._built: list[NewRecord] = []
 
     def __len__(self) -> int:
         return len(self.events)
@@ -151,19 +152,31 @@ class EventRecords(Sequence[NewRecord]):
     def __getitem__(self, place: slice) -> list[NewRecord]: ...
     def __getitem__(self, place: int | slice) -> NewRecord | list[NewRecord]:
         """Return one record, or some."""
-        return list(self)[place]
+        return self._records()[place]
 
     def __iter__(self) -> Iterator[NewRecord]:
-        """Yield the records."""
-        sessions, evicted, timestamp_ms = self.sessions, self.evicted, self.timestamp_ms
-        for place, event in enumerate(self.events):
-            yield build_record(
-                event,
-                lane_seq=self.lane_seq + place,
-                timestamp_ms=timestamp_ms,
-                recorded=sessions[place] if sessions else None,
-                evicted=evicted[place] if evicted else (),
+        """Return the records in order."""
+        return iter(self._records())
+
+    def _records(self) -> list[NewRecord]:
+        if not self._built:
+            first, timestamp_ms, sessions, evicted = (
+                self.lane_seq,
+                self.timestamp_ms,
+                self.sessions,
+                self.evicted,
             )
+            self._built = [
+                build_record(
+                    event,
+                    lane_seq=first + place,
+                    timestamp_ms=timestamp_ms,
+                    recorded=sessions[place] if sessions else None,
+                    evicted=evicted[place] if evicted else (),
+                )
+                for place, event in enumerate(self.events)
+            ]
+        return self._built
 
 
 def parse_identity(record: LogRecord) -> RecordIdentity:
