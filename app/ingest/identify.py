@@ -105,7 +105,7 @@ class Identifier:
             lossy: gets the index of each event in whose record a number is null.
         """
         lossy = set() if lossy is None else lossy
-        for fields in {id(each): each for each in (payload.shared, *payload.own_fields)}.values():
+        for fields in {id(each): each for each in (payload.shared, *payload.own_fields) if each}.values():
             yield from read_in_steps([fields[name] for name in SHARED_FIELDS if name in fields])
         request, left_out = _Request(self, payload.shared, arrival, lossy), None
         if len(payload.items) * request.merged_bytes > self.limits.growth_bytes_max:

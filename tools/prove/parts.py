@@ -139,7 +139,7 @@ def audit(proof: Proof, budget_s: float) -> Result:
                 env = {"GATEWAY_IDENTITY_SECRET": DEVELOPMENT_SECRET}
                 ran = proof.run(f"audit-{topic}", command, budget_s, env)
                 topics += 1
-                records.append(f"- `{topic}`, {count} brokers: {report.relative_to(ROOT)}/audit.html")
+                records.append(f"- `{topic}`, {count} brokers: {report.relative_to(proof.folder)}/audit.html")
                 if ran.status != 0:
                     return Result(BROKEN, f"{topics} topics", ran.tail)
     if not topics:
