@@ -17,7 +17,8 @@ from app.ingest.identified import Arrival, Identified, Rejection
 from app.ingest.identify import Identifier
 from app.ingest.large_json import JSONLimits
 from app.ingest.native import NativeModule
-from app.ingest.payload import Expected, Payload, parse_batch
+from app.ingest.parse import parse_batch
+from app.ingest.payload import Expected, Payload
 from dedupe.model.errors import ConfigurationError
 from dedupe.model.identity import Identity
 from dedupe.model.quarantine import Quarantine

@@ -41,7 +41,8 @@ from app.ingest.identified import Arrival, Identified, Rejection
 from app.ingest.identify import Identifier
 from app.ingest.items import free
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
-from app.ingest.payload import Payload, is_wrapped, parse_batch, parse_event, parse_events
+from app.ingest.parse import parse_batch, parse_event, parse_events
+from app.ingest.payload import Payload, is_wrapped
 from app.ingest.prefer import Preferences
 from app.ingest.receipts import answer, session_headers
 from app.ingest.routes.parsing import (

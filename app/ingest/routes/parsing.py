@@ -13,7 +13,8 @@ from app.http.request_context import CONTEXT, RequestContext
 from app.ingest.client_sessions import CLIENT, SESSION, STORED
 from app.ingest.large_json import JSONLimits
 from app.ingest.native import NativeModule
-from app.ingest.payload import Expected, Payload, parse_batch, parse_event, parse_events
+from app.ingest.parse import parse_batch, parse_event, parse_events
+from app.ingest.payload import Expected, Payload
 from app.ingest.prefer import Preferences, preferences_in
 from app.ingest.salvaged import salvaged
 
