@@ -45,6 +45,9 @@ check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types, im
 	@$(BIN)/lint-imports
 	@$(BIN)/hadolint Dockerfile
 
+conformance: $(VENV)/.stamp-dev ## judge a client by HARNESS="command", against a gateway of its own or URL=; see clients/conformance
+	@exec $(BIN)/python -m clients.conformance --harness "$(HARNESS)" $(if $(URL),--url $(URL)) $(ARGS)
+
 kafka: $(VENV)/.stamp-run build/kafka/.stamp-libs ## start a throw-away Kafka on 127.0.0.1:9092 in the foreground
 	@exec $(BIN)/python -m tests.support.kafka --port 9092
 
@@ -82,5 +85,5 @@ grafana-test: $(GRAFANA_NEEDS) ## have a real Grafana take its files of deploy/c
 	@exec $(BIN)/pytest tests/deploy/grafana $(ARGS)
 
 clean: ## remove .venv, build and caches; never the gateway's data
-	@rm -rf $(VENV) build dist tests/e2e/sdks/*/node_modules tests/deploy/grafana/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) build dist tests/e2e/sdks/*/node_modules tests/e2e/clients/javascript/node_modules tests/deploy/grafana/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

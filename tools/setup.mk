@@ -14,19 +14,20 @@ KAFKA_3.9 := 3.9.1
 KAFKA_4.0 := 4.0.1
 KAFKA_4.1 := 4.1.1
 PYTHON_SDKS := $(patsubst tests/e2e/sdks/python/%.txt,build/sdks/python/%/.stamp,$(wildcard tests/e2e/sdks/python/*.txt))
-NODE_SDKS := tests/e2e/sdks/node/node_modules/.stamp tests/e2e/sdks/browser/node_modules/.stamp
-SDKS := $(PYTHON_SDKS) $(NODE_SDKS) build/sdks/jvm/.stamp build/sdks/.stamp-chromium
+NODE_SDKS := tests/e2e/sdks/node/node_modules/.stamp tests/e2e/sdks/browser/node_modules/.stamp tests/e2e/clients/javascript/node_modules/.stamp
+SDKS := $(PYTHON_SDKS) $(NODE_SDKS) build/sdks/jvm/.stamp build/sdks/.stamp-chromium build/sdks/.stamp-browsers
 REDIS := build/bench/.stamp-redis build/bench/redis/.stamp
 CHART_NEEDS := $(VENV)/.stamp-dev build/go/helm build/go/kube-score build/go/compose build/crds/.stamp build/.stamp-promtool
 CONTROL_PLANE := build/go/kube-apiserver build/go/kube-controller-manager build/go/kube-scheduler
 CLUSTER_NEEDS := $(CHART_NEEDS) $(CONTROL_PLANE) build/.stamp-etcd
 GRAFANA_NEEDS := $(VENV)/.stamp-dev build/.stamp-promtool build/grafana/.stamp tests/deploy/grafana/node_modules/.stamp
 IMAGE_NEEDS := $(VENV)/.stamp-dev build/sdks/python/segment-2.4.0/.stamp build/kafka/.stamp-libs
+KOTLIN := clients/kotlin/pom.xml $(shell find clients/kotlin/src -name '*.kt')
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
 STORE_NEEDS := build/spark/.stamp-test-jars build/s3/.stamp build/rest-catalog/.stamp
 TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/kafka/classes.jsa build/kafka-3.6/.stamp-libs build/spark/.stamp-jars \
-  build/spark/home/classes.jsa build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(STORE_NEEDS) $(REDIS) $(SDKS)
+  build/spark/home/classes.jsa build/kotlin/.stamp build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(STORE_NEEDS) $(REDIS) $(SDKS)
 
 $(VENV)/.stamp-pip: constraints.txt
 	@command -v $(PYTHON) >/dev/null || { \
@@ -86,6 +87,12 @@ build/kafka/.stamp-libs: $(KAFKA_POM) | build/.stamp-java
 	@echo "Copying the Kafka broker's jars to $(KAFKA_LIBS) ..."
 	@rm -rf $(KAFKA_LIBS)
 	@mvn --batch-mode --quiet -Dstyle.color=never --file $(KAFKA_POM) dependency:copy-dependencies
+	@touch $@
+
+build/kotlin/.stamp: $(KOTLIN) | build/.stamp-java
+	@echo "Building the Kotlin client in $(@D) ..."
+	@rm -rf $(@D)
+	@mvn --batch-mode --quiet -Dstyle.color=never --file $< package
 	@touch $@
 
 build/kafka-%/.stamp-libs: $(KAFKA_POM) tools/setup.mk | build/.stamp-java
@@ -162,6 +169,15 @@ build/sdks/.stamp-chromium:
 	@$(HAVE_CHROMIUM) || { $(APT_INSTALL) chromium libatomic1; } || true
 	@$(HAVE_CHROMIUM) || { \
 	  echo "The tests run SDKs in a browser: install Chromium and libatomic1, then try again." >&2; exit 1; }
+	@mkdir -p $(@D) && touch $@
+
+# WebKit needs a display.
+HAVE_BROWSERS := command -v firefox-esr >/dev/null && command -v WebKitWebDriver >/dev/null && command -v Xvfb >/dev/null
+
+build/sdks/.stamp-browsers:
+	@$(HAVE_BROWSERS) || { $(APT_INSTALL) firefox-esr webkit2gtk-driver xvfb; } || true
+	@$(HAVE_BROWSERS) || { \
+	  echo "The tests leave pages in Firefox and WebKit: install firefox-esr, webkit2gtk-driver and xvfb (Debian), then try again." >&2; exit 1; }
 	@mkdir -p $(@D) && touch $@
 
 HAVE_CURL := command -v curl >/dev/null

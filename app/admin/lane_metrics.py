@@ -56,6 +56,7 @@ class LaneCollector(ScrapedCollector):
         yield _proofs(lanes)
         yield from _by_lane(GaugeMetricFamily, INDEX_GAUGES, lanes)
         yield _session_states(self._router.lanes)
+        yield _session_evictions(self._router.lanes)
         yield from _by_lane(GaugeMetricFamily, SESSION_GAUGES, self._router.lanes)
 
     def _events(self) -> Iterator[Metric]:
@@ -184,6 +185,18 @@ def _session_states(lanes: Sequence[Lane]) -> Metric:
             rows.add_metric([*_labels(lane), "live"], counts.live)
             rows.add_metric([*_labels(lane), "evicted"], counts.evicted)
     return rows
+
+
+def _session_evictions(lanes: Sequence[Lane]) -> Metric:
+    evictions = CounterMetricFamily(
+        "gateway_session_evictions",
+        "Client sessions evicted at the limit by this worker, ended by their clients or not",
+        labels=[*LANE_LABELS, "reason"],
+    )
+    for lane in lanes:
+        evictions.add_metric([*_labels(lane), "ended"], lane.metrics.ended_sessions_evicted)
+        evictions.add_metric([*_labels(lane), "limit"], lane.metrics.other_sessions_evicted)
+    return evictions
 
 
 def _by_lane(

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from app.http.refusal_counts import RefusalCounts
+from dedupe.decide.sessions import LIVE
 from dedupe.metrics import AnswerCounts, Tally
 from dedupe.model.errors import GatewayError
 from dedupe.partition.lane import Lane
@@ -172,7 +173,7 @@ def wal_of(index: DedupeIndex) -> WalFiles | None:
 def oldest_use_ms(index: DedupeIndex) -> int | None:
     """Return the last use of the least recently used live session, None if none can be read."""
     try:
-        oldest = index.oldest_sessions(1, evicted=False)
+        oldest = index.oldest_sessions(1, LIVE)
     except GatewayError:
         return None
     return oldest[0][1].last_used_ms if oldest else None

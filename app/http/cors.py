@@ -16,7 +16,7 @@ EXPOSED_HEADERS = (
 )
 DEFAULT_HEADERS = (
     b"Authorization, Content-Type, Content-Encoding, Idempotency-Key, Prefer, X-Write-Key, Gateway-Client, "
-    b"Gateway-Session, Gateway-Session-Epoch, Gateway-Acknowledged-Through"
+    b"Gateway-Session, Gateway-Session-Epoch, Gateway-Session-Ended, Gateway-Acknowledged-Through"
 )
 MAX_AGE_S = b"86400"  # browsers cap it, Chromium at 2 h
 

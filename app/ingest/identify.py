@@ -99,7 +99,7 @@ class Identifier:
             lossy: gets the index of each event in whose record a number is null.
         """
         lossy = set() if lossy is None else lossy
-        for fields in {id(each): each for each in (payload.shared, *payload.own_fields)}.values():
+        for fields in {id(each): each for each in (payload.shared, *payload.own_fields) if each}.values():
             yield from read_in_steps([fields[name] for name in SHARED_FIELDS if name in fields])
         request, left_out = _Request(self, payload.shared, arrival, lossy), None
         if len(payload.items) * request.merged_bytes > self.limits.growth_bytes_max:
@@ -170,13 +170,12 @@ class _Request:
     def __init__(
         self, identifier: Identifier, shared: Mapping[str, Any], arrival: Arrival, lossy: set[int]
     ) -> None:
-        limits = identifier.limits
         self.lossy = lossy
         self._identifier = identifier
         self._arrival = arrival
         self._partitions = identifier.partitions
-        self._event_bytes_max = limits.event_bytes_max
-        self.bytes_left = limits.request_bytes_max
+        self._event_bytes_max = identifier.limits.event_bytes_max
+        self.bytes_left = identifier.limits.request_bytes_max
         self._rules, self._fingerprints = identifier.rules, arrival.fingerprints
         self._compares_more = bool(arrival.fingerprints or identifier.rules.changed_fields)
         self._ignored = identifier.rules.ignore
@@ -266,13 +265,12 @@ class _Request:
         fingerprint, earlier = fingerprint_of(content), NO_FINGERPRINTS
         if self.numbers is not None or self._compares_more:
             fingerprint, earlier = self._compared(index, item, ignored, fingerprint)
-        source = self._arrival.source
         return event_of(
             (
                 key,
                 partition,
                 fingerprint,
-                source,
+                self._arrival.source,
                 message_id,
                 value,
                 flags,

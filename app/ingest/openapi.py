@@ -121,7 +121,8 @@ def _parameters_of(path: Path) -> list[Schema]:
     if path.kind in _EVENTS:
         own.append(ref("parameters", "Prefer"))
     if path.kind is Kind.EVENTS:
-        own += [ref("parameters", name) for name in ("Client", "Session", "Epoch", "AcknowledgedThrough")]
+        fields = ("Client", "Session", "Epoch", "AcknowledgedThrough", "Ended")
+        own += [ref("parameters", field) for field in fields]
     if path.kind is Kind.SESSION:
         own.append({**parameters()["Client"], "required": True})
     if path.kind is Kind.PIXEL:

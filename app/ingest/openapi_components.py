@@ -86,6 +86,7 @@ def _schemas_of_requests(request_events_max: int) -> Schema:
                 "session": SESSION,
                 "epoch": {**_U64, "minimum": 1},
                 "acknowledgedThrough": _U64,
+                "ended": {"description": "true: no more events follow; a hint"},
                 "firstSequence": {**_U64, "minimum": 1, "maximum": U64_MAX - request_events_max},
             },
         },
@@ -219,6 +220,9 @@ def parameters() -> Schema:
         "Epoch": _session_header("Gateway-Session-Epoch", _digits("[1-9]"), "fences all smaller ones"),
         "AcknowledgedThrough": _session_header(
             "Gateway-Acknowledged-Through", _digits("0|[1-9]"), "every answer up to this sequence has arrived"
+        ),
+        "Ended": _session_header(
+            "Gateway-Session-Ended", {"type": "string"}, "true: no more events follow; a hint"
         ),
         "Data": {
             "name": "data",

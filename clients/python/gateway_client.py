@@ -167,6 +167,18 @@ class Queued(NamedTuple):
         return self._replace(content=content, has_id=True)
 
 
+def whole_run(rows: Sequence[tuple[Any, ...]]) -> Iterator[Queued]:
+    """Yield events up to the first gap, the first damage, or a batch's size."""
+    size = 0
+    for index, (sequence, content, has_id, queued_at_ms, checksum) in enumerate(rows):
+        event = Queued(content, bool(has_id), queued_at_ms)
+        size += len(content)
+        is_whole = sequence == rows[0][0] + index and event.checksum == checksum
+        if not is_whole or (index and size > BATCH_BYTES):
+            return
+        yield event
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Events of one session without a gap, the oldest that wait."""
@@ -207,6 +219,11 @@ def event_of(content: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         event = None
     return event if isinstance(event, dict) else {"unreadable": content.decode("latin-1")}
+
+
+def is_header(name: str) -> bool:
+    """Whether a name can be a header's value, as all are that are not damaged."""
+    return name.isascii() and name.isprintable() and bool(name)
 
 
 def ksuid() -> str:
@@ -393,6 +410,37 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+# ---- dead_letters: The table of events that will not be stored.
+
+
+DEAD_LETTERS_MAX = 10_000
+"""Older ones are deleted if the gateway has them in its quarantine."""
+
+
+def bury(db: sqlite3.Connection, letters: Sequence[DeadLetter]) -> None:
+    """Add dead letters, and delete the oldest of too many."""
+    if not letters:
+        return
+    db.executemany(
+        "INSERT INTO dead_letters (session, sequence, code, message, content) VALUES (?, ?, ?, ?, ?)",
+        [(*place, code, message, json.dumps(event).encode()) for place, code, message, event in letters],
+    )
+    db.execute(
+        "DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - ? AND code NOT IN (?, ?)",
+        (DEAD_LETTERS_MAX, EVENT_REFUSED, EVENT_DAMAGED),
+    )
+
+
+def buried(db: sqlite3.Connection) -> list[DeadLetter]:
+    """Return all, oldest first."""
+    return [
+        DeadLetter(Place(session, sequence), code, message, event_of(content))
+        for session, sequence, code, message, content in db.execute(
+            "SELECT session, sequence, code, message, content FROM dead_letters ORDER BY id"
+        ).fetchall()
+    ]
+
+
 # ---- queue_file: The file of a queue: one SQLite database that a single process has open.
 
 
@@ -404,7 +452,9 @@ BALLAST_BYTES = 1 << 20
 WAL_PAGES = 100
 """Pages of the -wal that are copied at once, well below the ballast."""
 
+PAGE_BYTES = 4096
 FREE_PAGES_MAX = 256
+FREE_PAGES_MIN = 16
 
 NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE})
 DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR_SHORT_READ})
@@ -489,6 +539,7 @@ class QueueFile:
         self.path = path
         self.lost = ""
         self.is_in_transaction = False
+        self._has_ballast = False
         self._has_wal = path is not None and _beside(path, "-wal").exists()
         if path is not None:
             self._note_loss(path)
@@ -496,6 +547,7 @@ class QueueFile:
         self.db = sqlite3.connect(
             ":memory:" if path is None else path, timeout=0, isolation_level=None, check_same_thread=False
         )
+        self.db.text_factory = lambda text: text.decode(errors="replace")  # of a damaged file
         try:
             self._prepare()
         except sqlite3.OperationalError as err:
@@ -503,6 +555,11 @@ class QueueFile:
             if err.sqlite_errorcode & PRIMARY_CODE == sqlite3.SQLITE_BUSY:
                 raise QueueInUseError(f"another client has {path} open") from err
             raise
+        except UnicodeDecodeError as err:  # of SQLite's own message, which names what is damaged
+            self.db.close()
+            damage = sqlite3.DatabaseError("the schema is damaged")
+            damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise damage from err
         except BaseException:
             self.db.close()
             raise
@@ -545,13 +602,21 @@ class QueueFile:
 
     def give_up_ballast(self) -> bool:
         """Make room on a full disk; return whether there was something to give up."""
-        if self.path is None:
-            return False
-        try:
-            _beside(self.path, "-ballast").unlink()
-        except OSError:
-            return False
-        return True
+        self._has_ballast = False
+        return self.path is not None and _give_up_ballast(self.path)
+
+    def check_room(self, size: int) -> None:
+        """
+        Refuse what would fill the room of the ballast, once that was given up: it is for deleting.
+
+        Raises:
+            sqlite3.OperationalError: as SQLite does when the disk is full.
+        """
+        if self._take_ballast():
+            return
+        (free,) = self.db.execute("PRAGMA freelist_count").fetchone()
+        if free < FREE_PAGES_MIN + 2 * size // PAGE_BYTES:
+            raise sqlite3.OperationalError("database or disk is full: what waits is delivered first")
 
     def shrink(self) -> None:
         """Give back what the file does not need any more, once that is much."""
@@ -595,23 +660,36 @@ class QueueFile:
         if was_there and not (path.exists() and path.stat().st_size):
             self.lost = f"{path} was deleted or emptied"
 
-    def _take_ballast(self) -> None:
-        if self.path is None:
-            return
+    def _take_ballast(self) -> bool:
+        """Return whether there is a ballast now."""
+        if self.path is None or self._has_ballast:
+            return True
         ballast = _beside(self.path, "-ballast")
-        with suppress(OSError):
+        try:
             if not ballast.exists():
                 _make(ballast)
-                try:
-                    ballast.write_bytes(bytes(BALLAST_BYTES))
-                except OSError:
-                    ballast.unlink()
+                ballast.write_bytes(bytes(BALLAST_BYTES))
+        except OSError:
+            _give_up_ballast(self.path)
+            return False
+        self._has_ballast = True
+        return True
 
     def _inode_now(self) -> int:
         try:
             return os.stat(self.path).st_ino if self.path is not None else 0
         except OSError:
             return -1
+
+
+def open_with_ballast(path: Path) -> QueueFile:
+    """Open a file, also on a full disk. Raises as QueueFile."""
+    try:
+        return QueueFile(path)
+    except sqlite3.OperationalError as err:
+        if not is_no_room(err) or not _give_up_ballast(path):
+            raise
+        return QueueFile(path)
 
 
 def set_aside(path: Path, suffix: str) -> Path:
@@ -626,6 +704,14 @@ def set_aside(path: Path, suffix: str) -> Path:
 
 def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
+
+
+def _give_up_ballast(path: Path) -> bool:
+    try:
+        _beside(path, "-ballast").unlink()
+    except OSError:
+        return False
+    return True
 
 
 def _make(path: Path) -> None:
@@ -660,14 +746,97 @@ def _upgrade(db: sqlite3.Connection) -> None:
         db.execute(statement)
 
 
+# ---- carving: Events from the pages of a damaged file, without the tree that leads to them.
+#
+# The format is https://www.sqlite.org/fileformat2.html: the table of events is an index tree, whose cells
+# are records. Whatever is no event fails its checksum.
+
+
+LEAF, INTERIOR = 0x0A, 0x02
+HEAD_BYTES = {LEAF: 8, INTERIOR: 12}
+CHILD_BYTES = {LEAF: 0, INTERIOR: 4}
+LOCAL_MAX, LOCAL_MIN = (PAGE_BYTES - 12) * 64 // 255 - 23, (PAGE_BYTES - 12) * 32 // 255 - 23
+"""How much of a record is in its cell."""
+
+CHAIN_BYTES = PAGE_BYTES - 4
+RECORD_BYTES_MAX = 1_000_000
+INTEGER_BYTES = (0, 1, 2, 3, 4, 6, 8, 0, 0, 0)
+"""By serial type; the last two are 0 and 1 themselves."""
+
+
+def carved_events(file: bytes) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of all events in the pages of a file, of deleted ones, too."""
+    for begin in range(0, len(file) - PAGE_BYTES + 1, PAGE_BYTES):
+        kind = file[begin]
+        if kind in HEAD_BYTES:
+            cells = int.from_bytes(file[begin + 3 : begin + 5], "big")
+            for number in range(min(cells, PAGE_BYTES // 2)):
+                pointer = begin + HEAD_BYTES[kind] + 2 * number
+                at = begin + int.from_bytes(file[pointer : pointer + 2], "big") + CHILD_BYTES[kind]
+                with suppress(IndexError, ValueError):
+                    yield _event_in(_record_at(file, at))
+
+
+def _record_at(file: bytes, at: int) -> bytes:
+    """Return the record of a cell, with the pages that it goes on in."""
+    size, at = _varint(file, at)
+    if size > RECORD_BYTES_MAX:
+        raise ValueError
+    local = size
+    if size > LOCAL_MAX:
+        local = LOCAL_MIN + (size - LOCAL_MIN) % CHAIN_BYTES
+        local = local if local <= LOCAL_MAX else LOCAL_MIN
+    record, link = bytearray(file[at : at + local]), at + local
+    while len(record) < size:
+        page = (int.from_bytes(file[link : link + 4], "big") - 1) * PAGE_BYTES
+        if not 0 < page < len(file):
+            raise ValueError
+        record += file[page + 4 : page + PAGE_BYTES][: size - len(record)]
+        link = page
+    return bytes(record)
+
+
+def _event_in(record: bytes) -> tuple[Any, ...]:
+    """Return the columns of a record. Raises ValueError, IndexError if it is no event."""
+    head, at = _varint(record, 0)
+    body, row = head, list[Any]()
+    while at < head:
+        kind, at = _varint(record, at)
+        if kind < len(INTEGER_BYTES):
+            size = INTEGER_BYTES[kind]
+            row.append(kind - 8 if kind >= 8 else int.from_bytes(record[body : body + size], "big"))
+        else:
+            size = (kind - 12) // 2
+            row.append(record[body : body + size])
+        body += size
+    _session_id, _sequence, content, _has_id, _queued_at_ms, checksum = row
+    if not isinstance(content, bytes) or zlib.crc32(content) != checksum:
+        raise ValueError
+    return tuple(row)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number of up to 9 bytes, and where it ends."""
+    value = 0
+    for _ in range(8):
+        value = value << 7 | data[at] & 0x7F
+        at += 1
+        if data[at - 1] < 0x80:
+            return value, at
+    return value << 8 | data[at], at + 1
+
+
 # ---- salvage: What can be read of a queue's file, however damaged it is, and how it gets into another one.
 
 
-PAGE_BYTES = 4096
 PAGES_AT, PAGES_BYTES = 28, 4
 """Where the header has the number of pages."""
 
+UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""The latter is raised for a message that quotes what is damaged."""
+
 SKIPPED_ONE_BY_ONE = 1_000
+EVENT_TYPES = (int, int, bytes, int, int, int)
 
 
 class Contents(NamedTuple):
@@ -681,17 +850,19 @@ class Contents(NamedTuple):
 
 def contents_of(db: sqlite3.Connection) -> Contents:
     """Read all that can be read."""
-    settings = dict(_rows(db, "SELECT name, value FROM settings {}", "name"))
+    settings = dict(_rows(db, "SELECT name, value FROM settings {}", "name", (str, str)))
     sessions: dict[int, tuple[int, str, str, str, int, int]] = {
-        row[0]: row for row in _rows(db, "SELECT * FROM sessions NOT INDEXED {}", "id")
+        row[0]: row
+        for row in _rows(db, "SELECT * FROM sessions NOT INDEXED {}", "id", (int, str, str, str, int, int))
     }
     names = "SELECT id, client, session FROM sessions INDEXED BY sqlite_autoindex_sessions_1 {}"
     events = _events_of(db)
-    for number, client, session in _rows(db, names, "session"):
+    for number, client, session in _rows(db, names, "session", (int, str, str)):
         last = max((sequence for id_, sequence in events if id_ == number), default=0)
         sessions.setdefault(number, (number, client, session, "", last, 0))
-    letters = _rows(db, "SELECT session, sequence, code, message, content FROM dead_letters {}", "id")
-    return Contents(settings, [sessions[number] for number in sorted(sessions)], events, letters)
+    letters = "SELECT session, sequence, code, message, content FROM dead_letters {}"
+    buried = _rows(db, letters, "id", (str, int, str, str, bytes))
+    return Contents(settings, [sessions[number] for number in sorted(sessions)], events, buried)
 
 
 def salvage(damaged: Path) -> Contents:
@@ -703,10 +874,14 @@ def salvage(damaged: Path) -> Contents:
         if wal.exists():
             shutil.copy(wal, f"{copy}-wal")
         found = _read(copy)
-        if found.sessions or found.events:
-            return found
-        _give_first_page(copy)
-        return _read(copy)
+        if not found.sessions:
+            _give_first_page(copy)
+            found = _read(copy)
+        known = {number for number, *_ in found.sessions}
+        for row in carved_events(copy.read_bytes()):
+            if row[0] in known and _fits(row, EVENT_TYPES):
+                found.events.setdefault((row[0], row[1]), row)
+        return found
 
 
 def take_in(db: sqlite3.Connection, contents: Contents) -> None:
@@ -743,17 +918,23 @@ def _read(path: Path) -> Contents:
         return contents_of(db)
 
 
-def _rows(db: sqlite3.Connection, query: str, key: str) -> list[Any]:
+def _rows(db: sqlite3.Connection, query: str, key: str, types: tuple[type, ...]) -> list[Any]:
     """Return rows in the order of a key, from the first and from the last one up to where damage begins."""
     found: list[list[Any]] = []
     for direction in ("ASC", "DESC"):
         rows = list[Any]()
-        with suppress(sqlite3.DatabaseError):
+        with suppress(*UNREADABLE):
             for row in db.execute(query.format(f"ORDER BY {key} {direction}")):
-                rows.append(row)
+                if _fits(row, types):
+                    rows.append(row)
         found.append(rows)
     forwards, backwards = found
     return list(dict.fromkeys([*forwards, *reversed(backwards)]))
+
+
+def _fits(row: tuple[Any, ...], types: tuple[type, ...]) -> bool:
+    """Whether a row has what was written to it: pages may be damaged and readable."""
+    return all(isinstance(value, kind) for value, kind in zip(row, types, strict=True))
 
 
 def _events_of(db: sqlite3.Connection) -> dict[tuple[int, int], tuple[Any, ...]]:
@@ -766,11 +947,12 @@ def _events_of(db: sqlite3.Connection) -> dict[tuple[int, int], tuple[Any, ...]]
                 "SELECT * FROM events WHERE (session_id, sequence) > (?, ?) ORDER BY session_id, sequence",
                 after,
             ):
-                after, step = (row[0], row[1]), 1
-                found[after] = row
+                if _fits(row, EVENT_TYPES):
+                    after, step = (row[0], row[1]), 1
+                    found[after] = row
         except sqlite3.OperationalError:  # there is no such table
             break
-        except sqlite3.DatabaseError:
+        except UNREADABLE:
             after, skipped = (after[0], after[1] + step), skipped + 1
             step *= 2 if skipped > SKIPPED_ONE_BY_ONE else 1
         else:
@@ -803,7 +985,7 @@ _T = TypeVar("_T")
 
 
 def alone(method: Callable[Concatenate[_D, _Of], _T]) -> Callable[Concatenate[_D, _Of], _T]:
-    """Let a method run alone, and once more if damage is mended, or there is room again."""
+    """Let a method run alone, and once more if damage is mended."""
 
     @wraps(method)
     def run(kept: _D, /, *args: _Of.args, **kwargs: _Of.kwargs) -> _T:
@@ -859,14 +1041,21 @@ class Durable:
 
     def mend_after(self, err: sqlite3.Error) -> bool:
         """Return whether the same may be tried again after this error."""
-        if is_no_room(err):
-            return self.file.give_up_ballast()
         if not is_damage(err) or not self.is_durable:
             return False
         self.file.close()
         self.file = self._salvaged(err)
         self.begin()
         return True
+
+    def with_ballast(self, work: Callable[[], _T]) -> _T:
+        """Do what makes room, for which a full disk has none, and which may be done twice."""
+        try:
+            return work()
+        except sqlite3.OperationalError as err:
+            if not is_no_room(err) or not self.file.give_up_ballast():
+                raise
+            return work()
 
     def replace_if_vanished(self) -> None:
         """Put what a deleted file has, which is open still, into a new one."""
@@ -934,7 +1123,7 @@ class Durable:
 
     def _open(self) -> QueueFile:
         try:
-            return QueueFile(self.path)
+            return open_with_ballast(self.path)
         except sqlite3.Error as err:
             return self._salvaged(err) if is_damage(err) else self._in_memory(err)
         except OSError as err:
@@ -1021,9 +1210,6 @@ def settlement_of(batch: Batch, verdicts: Sequence[Verdict]) -> Settlement:
 # ---- event_queue: Events that wait, the sessions they are in, dead letters: all that survives the process.
 
 
-DEAD_LETTERS_MAX = 10_000
-"""Older ones are deleted: the gateway has them in its quarantine."""
-
 WhenFull = Literal["raise", "drop_oldest"]
 
 
@@ -1034,6 +1220,7 @@ class _Session:
     id: int
     session: str
     sequences: Iterator[int] = field(default_factory=lambda: count(1))
+    is_ended: bool = False
 
 
 class EventQueue(Durable):
@@ -1087,12 +1274,13 @@ class EventQueue(Durable):
             raise ClosedError("the client is closed")
         self.replace_if_vanished()
         self._make_room(len(events))
+        self.file.check_room(sum(len(event.content) for event in events))
         try:
             with self.file.transaction() as db:
-                session = self._current or self._new_session(db)
+                session = self._current_session() or self._new_session(db)
                 places = self._append(db, session, events)
         except BaseException:
-            self._current = None  # its row may be gone, too
+            self._current = None  # it has given places to nothing
             raise
         self._current = session
         self.size += len(events)
@@ -1109,7 +1297,7 @@ class EventQueue(Durable):
                 (session_id, events_max),
             ).fetchall()
             first = rows[0][0]
-            events = list(_whole_run(rows))
+            events = list(whole_run(rows)) if is_header(client) and is_header(session) else []
             if not events:
                 self._bury_damaged(session_id, Place(session, first), rows[0][1])
                 continue
@@ -1117,13 +1305,27 @@ class EventQueue(Durable):
             sent_before = self._sent.get(session, sent_through)
             self._sent[session] = max(sent_before, through)
             is_last = self._is_last(session_id, through)
+            if is_last and self._current is not None and session_id == self._current.id:
+                self._current.is_ended = True
             return Batch(client, session, first, events, sent_before, doubtful_through, is_last)
         self._count()
         return None
 
     @alone
+    def farewell(self) -> Batch | None:
+        """Return a batch without events that ends this process's session, if no other one has."""
+        current = self._current
+        if current is None or current.is_ended or self.size or not self._sent.get(current.session):
+            return None
+        through = self._sent[current.session]
+        return Batch(self.client_id, current.session, through + 1, [], through, 0, is_last=True)
+
+    @alone
     def settle(self, batch: Batch, verdicts: Sequence[Verdict]) -> list[DeadLetter]:
         """Do what an answer says, and return the new dead letters."""
+        return self.with_ballast(lambda: self._settle(batch, verdicts))
+
+    def _settle(self, batch: Batch, verdicts: Sequence[Verdict]) -> list[DeadLetter]:
         found = settlement_of(batch, verdicts)
         current = self._current
         with self.file.transaction() as db:
@@ -1140,7 +1342,7 @@ class EventQueue(Durable):
             db.execute(
                 "UPDATE sessions SET doubtful_through = ? WHERE id = ?", (found.doubtful_through, session_id)
             )
-            self._bury(found.letters)
+            bury(db, found.letters)
             if found.is_session_over:
                 if current is None or current.id == session_id:
                     current = self._new_session(db)
@@ -1167,12 +1369,7 @@ class EventQueue(Durable):
     @alone
     def dead_letters(self) -> list[DeadLetter]:
         """Return all, oldest first."""
-        return [
-            DeadLetter(Place(session, sequence), code, message, event_of(content))
-            for session, sequence, code, message, content in self._db.execute(
-                "SELECT session, sequence, code, message, content FROM dead_letters ORDER BY id"
-            ).fetchall()
-        ]
+        return buried(self._db)
 
     @alone
     def retry_dead_letters(self) -> int:
@@ -1188,14 +1385,17 @@ class EventQueue(Durable):
     @alone
     def delete_all(self) -> None:
         """Delete events, dead letters and identities, also those that are being sent."""
+        self.with_ballast(self._delete_all)
+        self._current = None
+        self._count()
+        self.file.erase()
+
+    def _delete_all(self) -> None:
         with self.file.transaction() as db:
             for table in ("events", "sessions", "dead_letters"):
                 db.execute(f"DELETE FROM {table}")
             self.client_id = secrets.token_hex(16)
             self.keep({"client": self.client_id, "user": "", "anonymous": ""})
-        self._current = None
-        self._count()
-        self.file.erase()
 
     # ---- sources
 
@@ -1211,8 +1411,9 @@ class EventQueue(Durable):
             if is_asked:
                 self._count()
             return
-        if source != self._source:
-            self._source, self._current = source, None
+        if self._source not in ("", source):
+            self._current = None  # it belongs to the other source
+        self._source = source
         with suppress(sqlite3.OperationalError):  # a full disk: the next process is told it again
             self.keep({"source": source, "target": self._target})
             self._db.execute("UPDATE sessions SET source = ? WHERE source = ''", (source,))
@@ -1281,6 +1482,15 @@ class EventQueue(Durable):
             return False
         later = "SELECT 1 FROM events WHERE session_id = ? AND sequence > ?"
         return self._db.execute(later, (session_id, through)).fetchone() is None
+
+    def _current_session(self) -> _Session | None:
+        """Return the session of new events, unless its row has gone with a transaction that failed."""
+        if self._current is None:
+            return None
+        row = self._db.execute(
+            "SELECT 1 FROM sessions WHERE id = ? AND session = ?", (self._current.id, self._current.session)
+        ).fetchone()
+        return self._current if row else None
 
     def _new_session(self, db: sqlite3.Connection) -> _Session:
         session = ksuid()
@@ -1361,34 +1571,9 @@ class EventQueue(Durable):
             db.execute(
                 "DELETE FROM events WHERE session_id = ? AND sequence = ?", (session_id, place.sequence)
             )
-            self._bury([letter])
+            bury(db, [letter])
         self.size -= 1
         self.told.put(letter)
-
-    def _bury(self, letters: Sequence[DeadLetter]) -> None:
-        if not letters:
-            return
-        self._db.executemany(
-            "INSERT INTO dead_letters (session, sequence, code, message, content) VALUES (?, ?, ?, ?, ?)",
-            [(*place, code, message, json.dumps(event).encode()) for place, code, message, event in letters],
-        )
-        self._db.execute(
-            "DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - ?"
-            " AND code NOT IN (?, ?)",
-            (DEAD_LETTERS_MAX, EVENT_REFUSED, EVENT_DAMAGED),
-        )
-
-
-def _whole_run(rows: Sequence[tuple[Any, ...]]) -> Iterator[Queued]:
-    """Yield events up to the first gap, the first damage, or a batch's size."""
-    size = 0
-    for index, (sequence, content, has_id, queued_at_ms, checksum) in enumerate(rows):
-        event = Queued(content, bool(has_id), queued_at_ms)
-        size += len(content)
-        is_whole = sequence == rows[0][0] + index and event.checksum == checksum
-        if not is_whole or (index and size > BATCH_BYTES):
-            return
-        yield event
 
 
 # ---- folder: A folder with a queue's file for each process that has one.
@@ -1662,13 +1847,25 @@ class Delivery:
     def _run(self) -> None:
         try:
             while self._wait_for_events():
-                self._adopt()
-                pause_s, is_asked = self._try()
-                self._tell()
+                pause_s, is_asked = BACKOFF_MAX_S, False
+                try:
+                    self._adopt()
+                    pause_s, is_asked = self._try()
+                    self._tell()
+                except Exception:  # nothing may end this thread
+                    logger.exception("an unforeseen error")
                 self._sleep(pause_s, is_asked=is_asked)
+            self._say_farewell()
         finally:
             self._queue.close()
             self._sender.close()
+
+    def _say_farewell(self) -> None:
+        """Tell the gateway that the session has ended: a hint, once, and only if it has answered last."""
+        with suppress(Exception):
+            batch = self._queue.farewell() if self.last_error is None else None
+            if batch is not None:
+                self._sender.post(batch.body(now_text()), batch.headers())
 
     def _wait_for_events(self) -> bool:
         """Wait for something to do; return False at the end."""
@@ -1954,7 +2151,7 @@ class Client(Vocabulary[Place | None]):
             QueueInUseError: another client has the file open.
         """
         self._sender = Sender(url, write_key, transport)
-        place = Path(path)
+        place = Path(path).absolute()  # a daemon leaves its folder
         folder = Folder(place) if place.is_dir() else None
 
         def open_file(path: Path) -> EventQueue:
@@ -2015,7 +2212,7 @@ class Client(Vocabulary[Place | None]):
         if kind == "alias" and "previousId" not in event:
             event["previousId"] = kept or self.anonymous_id
         if kind in ("identify", "alias") and user_id and not self._queue.setting("opted_out"):
-            self._queue.keep({"user": str(user_id)})
+            self._queue.keep({"user": str(user_id).encode(errors="replace").decode()})
         elif not user_id and kept and "anonymousId" not in event:
             event["userId"] = kept
         if kind == "identify" or not ("userId" in event or "anonymousId" in event):
@@ -2061,6 +2258,8 @@ class Client(Vocabulary[Place | None]):
 
         What is left waits in the file. Closing again does nothing.
         """
+        if os.getpid() != self._process:  # the file is the parent's
+            return not self._queue.size
         return self._delivery.close(timeout)
 
     def dead_letters(self) -> list[DeadLetter]:

@@ -84,6 +84,13 @@ class Assignment(NamedTuple):
         """Decode an assignment of this or a later version. Raises ValueError."""
         return _decoded(cls, text)
 
+    @property
+    def is_even(self) -> bool:
+        """Whether the members' numbers of lanes differ by at most one."""
+        owned = Counter(self.owners)
+        counts = [owned[name] for name in self.addresses]
+        return not counts or max(counts) - min(counts) <= 1
+
     def is_of(self, lanes: int) -> bool:
         """Whether it is about this number of lanes."""
         return {*map(len, (self.owners, self.followers, self.next_owners or self.owners))} == {lanes}

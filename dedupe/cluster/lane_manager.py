@@ -375,7 +375,7 @@ class LaneManager:
             self.directory.update_down()
             for number in self._claims.due(self.assignment):
                 self._claim(number)
-            is_older = self._was_new and not self._is_new()
+            is_older = self._was_new and not self._is_new() and not self.assignment.is_even
             if is_older or self.directory.unreachable() != self._unreachable:
                 self._membership.rejoin()
 

@@ -105,8 +105,9 @@ class PeerRequestHandler:
         return own.submit(submission._replace(received_ms=received_ms))
 
     async def _session(self, body: Any) -> Any:
-        number, key, *_ = body
-        return encode_state(await self._lanes[number].session(key))
+        number, key, *later = body
+        is_ended = later[:1] == [True]  # an earlier version does not say
+        return encode_state(await self._lanes[number].session(key, is_ended=is_ended))
 
     async def _sessions(self, body: Any) -> Any:
         number, client_hash, count, *_ = body

@@ -54,7 +54,6 @@ class DuplicateProof:
         self._on_disproved = on_disproved
         self._check = RecordCheck(context.identity, partition, context.partitions)
         self._index: PartitionIndex | None = None
-        self._disproved: str | None = None  # why `_index` is wrong
         self._running: asyncio.Task[None] | None = None
         self._due_at = self._overdue_at = 0.0  # by the loop's clock
         self._duplicates = 0  # when the last proof began
@@ -62,14 +61,14 @@ class DuplicateProof:
 
     def begin(self, index: PartitionIndex) -> None:
         """Prove duplicates of an index from now on."""
-        if index is not self._index:
-            self._index, self._disproved = index, None
-        elif self._disproved is not None:
+        self._index = index
+        if index.disproved is not None:
             self._on_disproved()
         self._wait(EVERY_S)
 
     def end(self) -> None:
-        """Forget a proof that is not complete."""
+        """Forget the index, and a proof that is not complete."""
+        self._index = None
         if self._running is not None:
             self._running.cancel()
             self._running = None
@@ -92,8 +91,8 @@ class DuplicateProof:
 
     def check(self) -> None:
         """Raise IndexCorruptError if the index is disproved."""
-        if self._disproved is not None:
-            raise IndexCorruptError(self._disproved)
+        if self._index is not None and self._index.disproved is not None:
+            raise IndexCorruptError(self._index.disproved)
 
     def _wait(self, pause_s: float) -> None:
         now = asyncio.get_running_loop().time()
@@ -114,8 +113,8 @@ class DuplicateProof:
             proofs.proved += 1
             return
         proofs.disproved += 1
-        self._disproved = f"a duplicate's original is not at offset {sample.offset}: {why}"
         assert self._index is not None
+        self._index.disproved = f"a duplicate's original is not at offset {sample.offset}: {why}"
         try:
             self._index.index.note_disproved()
         except GatewayError as err:

@@ -23,7 +23,7 @@ class IndexIdentity(NamedTuple):
     partition: int
     partitions: int
     key_check: bytes  # dedupe.model.identity.Identity.check_value
-    format_version: int = 3
+    format_version: int = 4
 
 
 class IndexState(NamedTuple):

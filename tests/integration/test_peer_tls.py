@@ -112,6 +112,9 @@ def why(worker: Worker, other: str) -> str:
     return "" if link is None else link.why
 
 
+@pytest.mark.regression(
+    "A worker that another one refused over TLS said only that its connection was closed."
+)
 @pytest.mark.both_loops
 async def test_worker_that_is_refused_over_tls_says_why(tmp_path: Path) -> None:
     folders = authority_of(tmp_path, "a", "b", "c", "d", c=-0.1)

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import pytest
 
 from dedupe.decide.recovery import RecordCheck
+from dedupe.decide.sessions import LIVE
 from dedupe.model.types import Entry, EventKey, Session
 from dedupe.partition.index_recovery import IndexRecovery
 from dedupe.storage.index import DedupeIndex
@@ -108,8 +109,9 @@ def killed(workload: Workload, folder: Path) -> Path:
 
 def serve_until_killed() -> None:
     """Do the work of `killed`, which is given by the arguments."""
-    root, *numbers, name = sys.argv[1:]
-    asyncio.run(_serve(Path(root), Workload(*map(int, numbers), name=name)))
+    root, records, update_records, with_sessions, restarted_at, name = sys.argv[1:]
+    numbers = (int(records), int(update_records), int(with_sessions), int(restarted_at))
+    asyncio.run(_serve(Path(root), Workload(*numbers, name)))
 
 
 async def _serve(root: Path, workload: Workload) -> None:
@@ -194,7 +196,7 @@ async def test_index_whose_write_ahead_log_lost_a_part_never_serves_with_a_hole(
     known = entries_of(log)
     keys = list(known)
     with recovery_in(tmp_path / "whole", log) as recovery:
-        sessions = dict((await recovered(recovery, log)).oldest_sessions(10**6, evicted=False))
+        sessions = dict((await recovered(recovery, log)).oldest_sessions(10**6, LIVE))
     image = killed(workload, tmp_path / "killed")
     files = [file for file in logs_in(image) if file.stat().st_size]
     rebuilt = set()
@@ -206,7 +208,7 @@ async def test_index_whose_write_ahead_log_lost_a_part_never_serves_with_a_hole(
             index = await recovered(recovery, log)
 
             assert index.lookup(keys) == list(known.values()), name
-            assert dict(index.oldest_sessions(10**6, evicted=False)) == sessions, name
+            assert dict(index.oldest_sessions(10**6, LIVE)) == sessions, name
             assert not index.unproved, name
             if recovery._metrics.rebuilds:
                 rebuilt.add(name)
@@ -233,6 +235,30 @@ async def test_file_of_another_index_with_the_same_numbers_is_found(tmp_path: Pa
             assert index.lookup(list(known)) == list(known.values()), file.name
             assert recovery._metrics.rebuilds == 1, file.name
         shutil.rmtree(root)
+
+
+async def test_index_with_any_file_lost_or_exchanged_never_serves_with_a_hole(tmp_path: Path) -> None:
+    log = log_of(UNSYNCED)
+    known = entries_of(log)
+    image = killed(UNSYNCED, tmp_path / "killed")
+    older = killed(UNSYNCED._replace(records=1_800), tmp_path / "older")
+    foreign = killed(UNSYNCED._replace(name="other"), tmp_path / "foreign")
+    files = sorted(path_in(image).iterdir())
+    assert {".log", ".sst", ".json", ""} <= {file.suffix for file in files}
+
+    for file in files:
+        whole = file.read_bytes()
+        others = [path_in(root) / file.name for root in (older, foreign)]
+        contents = {None, b"", whole[: len(whole) // 2], *(f.read_bytes() for f in others if f.exists())}
+        for content in contents - {whole}:
+            root = tmp_path / "damaged"
+            shutil.copytree(image, root)
+            do({file: content}, path_in(root))
+            with recovery_in(root, log) as recovery:
+                index = await recovered(recovery, log)
+
+                assert index.lookup(list(known)) == list(known.values()), file.name
+            shutil.rmtree(root)
 
 
 @WORKLOADS

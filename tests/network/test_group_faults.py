@@ -6,6 +6,7 @@ The faults are those of a network that still lets something pass: one direction,
 """
 
 import asyncio
+import statistics
 from collections.abc import Callable
 
 import pytest
@@ -105,8 +106,8 @@ async def test_worker_far_from_kafka_hands_its_lanes_over(scene: Scene) -> None:
     async with scene.fault(60) as seen:
         scene.switch.between(scene.address("A"), BROKERS, delay_s=1.0)
     _judge("7 Kafka is 2 s away", seen, OF_PEERS_S)
-    late = [said for said in scene.stay.said(seen.began + 45) if said.worker in "BC"]
-    assert min(said.seconds for said in late) < 1, "everybody waits for it"
+    late = [said.seconds for said in scene.stay.said(seen.began + 45) if said.worker in "BC"]
+    assert statistics.median(late) < 2, "everybody waits for it"
 
 
 async def test_frozen_coordinator_costs_seconds(scene: Scene) -> None:

@@ -53,6 +53,7 @@ class Moves:
         await asyncio.sleep(UP_AGAIN_S / 2)
 
 
+@pytest.mark.regression("The metric of moves counted every start of a partition, also without a move.")
 @pytest.mark.parametrize("is_upwards", [True, False], ids=["upwards", "downwards"])
 @pytest.mark.parametrize("count", [2, 3, 5])
 async def test_rolling_restart_moves_no_lane_that_it_need_not_move(count: int, is_upwards: bool) -> None:
@@ -88,6 +89,15 @@ async def test_rolling_restart_moves_no_lane_that_it_need_not_move(count: int, i
         await group.judge()
 
 
+async def test_workers_that_are_no_longer_new_disturb_nobody_if_their_lanes_are_even() -> None:
+    async with GroupWorld("a", "b", "c") as group:
+        await group.start()
+        rebalances = group.coordinator.rebalances
+        await asyncio.sleep(NEW_S + 10)
+
+        assert group.coordinator.rebalances == rebalances
+
+
 async def test_worker_that_joins_gets_its_share_when_no_other_restart_has_followed() -> None:
     async with GroupWorld("a", "b", "c") as group:
         await group.start("a", "b")
@@ -104,6 +114,7 @@ async def test_worker_that_joins_gets_its_share_when_no_other_restart_has_follow
         await group.judge()
 
 
+@pytest.mark.regression("The next owner of a partition took the place of its standby while it read the log.")
 async def test_lanes_go_to_their_standbys_if_the_worker_that_has_returned_cannot_follow_them_in_time() -> (
     None
 ):

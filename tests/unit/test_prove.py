@@ -56,6 +56,19 @@ def test_time_that_a_part_leaves_is_for_those_after_it(proof: Proof) -> None:
     assert budgets == pytest.approx([60, 80, 240], abs=1)
 
 
+def test_part_draws_the_same_from_a_seed_alone_and_after_others(proof: Proof) -> None:
+    drawn: list[float] = []
+
+    def draw(proof: Proof, _budget_s: float) -> Result:
+        drawn.append(proof.rng.random())
+        return Result(HELD, "-")
+
+    parts = [Part("a", 1, draw), Part("b", 1, draw)]
+    prove(proof, parts, 1, lambda _: None)
+    prove(proof, parts[1:], 1, lambda _: None)
+    assert drawn[1] == drawn[2] != drawn[0]
+
+
 def test_part_that_ends_in_an_error_is_broken_and_the_others_run(proof: Proof) -> None:
     def fail(_proof: Proof, _budget_s: float) -> Result:
         raise OSError("no space")

@@ -8,6 +8,7 @@ this machine lacks something for is left out, and says so.
 import argparse
 import random
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ def prove(proof: Proof, parts: Sequence[Part], minutes: float, say: Callable[[st
         if (lack := part.lacks()) is not None:
             result = Result(LEFT_OUT, "-", lack)
         else:
+            proof.begin(part.name)
             try:
                 result = part.run(proof, budget_s)
             except Exception as err:
@@ -53,6 +55,7 @@ def main() -> int:
     parts = [part for part in PARTS if not asked.only or part.name.startswith(tuple(asked.only))]
     if not parts:
         parser.error("no part has such a name")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no part goes on
     shutil.rmtree(asked.out, ignore_errors=True)
     asked.out.mkdir(parents=True)
     proof = Proof(

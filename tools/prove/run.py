@@ -47,11 +47,12 @@ class Proof:
 
     seed: int
     folder: Path
-    rng: random.Random = field(init=False)
+    rng: random.Random = field(default_factory=random.Random)
+    """Of the part that runs."""
 
-    def __post_init__(self) -> None:
-        """Draw from the seed."""
-        self.rng = random.Random(self.seed)
+    def begin(self, part: str) -> None:
+        """Draw as this part does with this seed, whatever has run before."""
+        self.rng.seed(f"{self.seed} {part}")
 
     def run(
         self, name: str, command: Sequence[str], limit_s: float, env: Mapping[str, str] | None = None

@@ -270,7 +270,7 @@ def _note(
 async def _session_headers(router: Router, session: ClientSession) -> dict[str, str]:
     """Return the headers on the session; none if its lane does not serve."""
     try:
-        state = await router.session(session.client_hash, session.session_hash)
+        state = await router.session(session.client_hash, session.session_hash, is_ended=session.is_ended)
     except RetriableError:
         return {}
     return session_headers(state)

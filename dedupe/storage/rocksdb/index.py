@@ -8,7 +8,7 @@ Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +16,7 @@ from typing import Any, cast
 import structlog
 from rocksdict import WriteBatch
 
-from dedupe.decide.sessions import SessionCounts, SessionKey, SessionState
+from dedupe.decide.sessions import Listing, SessionCounts, SessionKey, SessionState
 from dedupe.decide.window import Step
 from dedupe.model.errors import ConfigurationError, GatewayError, IndexCorruptError, IndexUnavailableError
 from dedupe.model.identity import KEY_BYTES
@@ -222,9 +222,13 @@ class RocksIndex:
         self._opened()
         return self._sessions.get(keys)
 
-    def oldest_sessions(self, count: int, *, evicted: bool) -> list[tuple[SessionKey, SessionState]]:
+    @property
+    def session_sizes(self) -> Mapping[bytes, int]:
+        return self._sessions.sizes
+
+    def oldest_sessions(self, count: int, listing: Listing) -> list[tuple[SessionKey, SessionState]]:
         self._opened()
-        return self._sessions.oldest(count, evicted=evicted)
+        return self._sessions.oldest(count, listing)
 
     def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
         self._opened()

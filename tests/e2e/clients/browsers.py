@@ -128,8 +128,11 @@ def firefox(folder: Path) -> Iterator[Browser]:
     profile.mkdir()
     (profile / "user.js").write_text(f'user_pref("marionette.port", {port});\n')
     command = ["firefox-esr", "--headless", "--marionette", "--no-remote", "--profile", str(profile)]
-    with _process(command, folder, {"HOME": str(folder)}), _connected(port) as connection:
-        answers = connection.makefile("rb")
+    with (
+        _process(command, folder, {"HOME": str(folder)}),
+        _connected(port) as connection,
+        connection.makefile("rb") as answers,
+    ):
 
         def read() -> Any:
             length = b""

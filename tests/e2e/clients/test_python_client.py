@@ -504,6 +504,19 @@ def test_the_last_batch_of_a_session_says_so(gateway: GatewayInProcess, open_cli
     assert said[-1] == (202, True)
 
 
+def test_a_client_that_has_delivered_all_says_so_as_it_closes(
+    gateway: GatewayInProcess, open_client: ClientFactory
+) -> None:
+    client = open_client()
+    client.send_all(events(1, 2))
+    assert client.flush(TIMEOUT_S)
+    assert client.close(TIMEOUT_S)
+    assert open_client().close(TIMEOUT_S)
+    first, last = map(body_of, gateway.requests)
+    assert "ended" not in first
+    assert (last["batch"], last["firstSequence"], last["ended"]) == ([], 3, True)
+
+
 def body_of(request: httpx.Request) -> dict[str, Any]:
     """Return what a request says."""
     is_compressed = request.headers.get("Content-Encoding") == "gzip"

@@ -5,12 +5,21 @@ The store is the disk: what was applied outlives an index that is closed or aban
 the test keeps the store. It can fail like a disk too, but only when told to, or by the rng it is given.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from dedupe.decide.sessions import NO_SESSIONS, SessionCounts, SessionKey, SessionState
+from dedupe.decide.sessions import (
+    EVICTED,
+    LIVE,
+    NO_SESSIONS,
+    OF_SOURCE,
+    Listing,
+    SessionCounts,
+    SessionKey,
+    SessionState,
+)
 from dedupe.decide.window import Step
 from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.model.types import Entry, EventKey, Offset
@@ -258,9 +267,14 @@ class MemoryIndex:
         sessions = self._readable().sessions
         return [sessions.get(key) for key in keys]
 
-    def oldest_sessions(self, count: int, *, evicted: bool) -> list[tuple[SessionKey, SessionState]]:
-        rows = [row for row in self._readable().sessions.items() if row[1].is_evicted is evicted]
-        return sorted(rows, key=lambda row: (row[1].last_offset, row[0]))[:count]
+    @property
+    def session_sizes(self) -> Mapping[bytes, int]:
+        """Counted anew, and not as the updates say."""
+        return Counter(row.source_hash for row in self._disk.sessions.values() if not row.is_evicted)
+
+    def oldest_sessions(self, count: int, listing: Listing) -> list[tuple[SessionKey, SessionState]]:
+        listed = [row for row in self._readable().sessions.items() if _is_listed(row[1], listing)]
+        return sorted(listed, key=lambda row: (row[1].listed_at, row[0]))[:count]
 
     def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
         return sorted(row for row in self._readable().sessions.items() if row[0].startswith(client_hash))[
@@ -299,3 +313,9 @@ class MemoryIndex:
 
 def _place_of(identity: IndexIdentity) -> Place:
     return identity.topic, identity.partition
+
+
+def _is_listed(state: SessionState, listing: Listing) -> bool:
+    if state.is_evicted:
+        return listing == EVICTED
+    return listing in (LIVE, OF_SOURCE + state.source_hash)

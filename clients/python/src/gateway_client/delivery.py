@@ -121,13 +121,25 @@ class Delivery:
     def _run(self) -> None:
         try:
             while self._wait_for_events():
-                self._adopt()
-                pause_s, is_asked = self._try()
-                self._tell()
+                pause_s, is_asked = BACKOFF_MAX_S, False
+                try:
+                    self._adopt()
+                    pause_s, is_asked = self._try()
+                    self._tell()
+                except Exception:  # nothing may end this thread
+                    logger.exception("an unforeseen error")
                 self._sleep(pause_s, is_asked=is_asked)
+            self._say_farewell()
         finally:
             self._queue.close()
             self._sender.close()
+
+    def _say_farewell(self) -> None:
+        """Tell the gateway that the session has ended: a hint, once, and only if it has answered last."""
+        with suppress(Exception):
+            batch = self._queue.farewell() if self.last_error is None else None
+            if batch is not None:
+                self._sender.post(batch.body(now_text()), batch.headers())
 
     def _wait_for_events(self) -> bool:
         """Wait for something to do; return False at the end."""

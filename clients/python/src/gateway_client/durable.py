@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Concatenate, ParamSpec, TypeVar
 
 from .model import ClosedError, DamagedQueueError, DeadLetter, NotDurableError, QueueInUseError
-from .queue_file import QueueFile, is_damage, is_no_room, set_aside
+from .queue_file import QueueFile, is_damage, is_no_room, open_with_ballast, set_aside
 from .salvage import Contents, contents_of, salvage, take_in
 
 _Of = ParamSpec("_Of")
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 def alone(method: Callable[Concatenate[_D, _Of], _T]) -> Callable[Concatenate[_D, _Of], _T]:
-    """Let a method run alone, and once more if damage is mended, or there is room again."""
+    """Let a method run alone, and once more if damage is mended."""
 
     @wraps(method)
     def run(kept: _D, /, *args: _Of.args, **kwargs: _Of.kwargs) -> _T:
@@ -75,14 +75,21 @@ class Durable:
 
     def mend_after(self, err: sqlite3.Error) -> bool:
         """Return whether the same may be tried again after this error."""
-        if is_no_room(err):
-            return self.file.give_up_ballast()
         if not is_damage(err) or not self.is_durable:
             return False
         self.file.close()
         self.file = self._salvaged(err)
         self.begin()
         return True
+
+    def with_ballast(self, work: Callable[[], _T]) -> _T:
+        """Do what makes room, for which a full disk has none, and which may be done twice."""
+        try:
+            return work()
+        except sqlite3.OperationalError as err:
+            if not is_no_room(err) or not self.file.give_up_ballast():
+                raise
+            return work()
 
     def replace_if_vanished(self) -> None:
         """Put what a deleted file has, which is open still, into a new one."""
@@ -150,7 +157,7 @@ class Durable:
 
     def _open(self) -> QueueFile:
         try:
-            return QueueFile(self.path)
+            return open_with_ballast(self.path)
         except sqlite3.Error as err:
             return self._salvaged(err) if is_damage(err) else self._in_memory(err)
         except OSError as err:

@@ -1,7 +1,6 @@
 """Events that wait, the sessions they are in, dead letters: all that survives the process."""
 
 import hashlib
-import json
 import secrets
 import sqlite3
 import time
@@ -10,15 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from .answers import Verdict
+from .dead_letters import buried, bury
 from .durable import Durable, alone
 from .model import (
-    BATCH_BYTES,
     BATCH_EVENTS,
     EVENT_DAMAGED,
-    EVENT_REFUSED,
     Batch,
     ClosedError,
     DeadLetter,
@@ -27,12 +25,11 @@ from .model import (
     Queued,
     QueueFullError,
     event_of,
+    is_header,
     ksuid,
+    whole_run,
 )
 from .settlement import settlement_of
-
-DEAD_LETTERS_MAX = 10_000
-"""Older ones are deleted: the gateway has them in its quarantine."""
 
 WhenFull = Literal["raise", "drop_oldest"]
 
@@ -44,6 +41,7 @@ class _Session:
     id: int
     session: str
     sequences: Iterator[int] = field(default_factory=lambda: count(1))
+    is_ended: bool = False
 
 
 class EventQueue(Durable):
@@ -97,12 +95,13 @@ class EventQueue(Durable):
             raise ClosedError("the client is closed")
         self.replace_if_vanished()
         self._make_room(len(events))
+        self.file.check_room(sum(len(event.content) for event in events))
         try:
             with self.file.transaction() as db:
-                session = self._current or self._new_session(db)
+                session = self._current_session() or self._new_session(db)
                 places = self._append(db, session, events)
         except BaseException:
-            self._current = None  # its row may be gone, too
+            self._current = None  # it has given places to nothing
             raise
         self._current = session
         self.size += len(events)
@@ -119,7 +118,7 @@ class EventQueue(Durable):
                 (session_id, events_max),
             ).fetchall()
             first = rows[0][0]
-            events = list(_whole_run(rows))
+            events = list(whole_run(rows)) if is_header(client) and is_header(session) else []
             if not events:
                 self._bury_damaged(session_id, Place(session, first), rows[0][1])
                 continue
@@ -127,13 +126,27 @@ class EventQueue(Durable):
             sent_before = self._sent.get(session, sent_through)
             self._sent[session] = max(sent_before, through)
             is_last = self._is_last(session_id, through)
+            if is_last and self._current is not None and session_id == self._current.id:
+                self._current.is_ended = True
             return Batch(client, session, first, events, sent_before, doubtful_through, is_last)
         self._count()
         return None
 
     @alone
+    def farewell(self) -> Batch | None:
+        """Return a batch without events that ends this process's session, if no other one has."""
+        current = self._current
+        if current is None or current.is_ended or self.size or not self._sent.get(current.session):
+            return None
+        through = self._sent[current.session]
+        return Batch(self.client_id, current.session, through + 1, [], through, 0, is_last=True)
+
+    @alone
     def settle(self, batch: Batch, verdicts: Sequence[Verdict]) -> list[DeadLetter]:
         """Do what an answer says, and return the new dead letters."""
+        return self.with_ballast(lambda: self._settle(batch, verdicts))
+
+    def _settle(self, batch: Batch, verdicts: Sequence[Verdict]) -> list[DeadLetter]:
         found = settlement_of(batch, verdicts)
         current = self._current
         with self.file.transaction() as db:
@@ -150,7 +163,7 @@ class EventQueue(Durable):
             db.execute(
                 "UPDATE sessions SET doubtful_through = ? WHERE id = ?", (found.doubtful_through, session_id)
             )
-            self._bury(found.letters)
+            bury(db, found.letters)
             if found.is_session_over:
                 if current is None or current.id == session_id:
                     current = self._new_session(db)
@@ -177,12 +190,7 @@ class EventQueue(Durable):
     @alone
     def dead_letters(self) -> list[DeadLetter]:
         """Return all, oldest first."""
-        return [
-            DeadLetter(Place(session, sequence), code, message, event_of(content))
-            for session, sequence, code, message, content in self._db.execute(
-                "SELECT session, sequence, code, message, content FROM dead_letters ORDER BY id"
-            ).fetchall()
-        ]
+        return buried(self._db)
 
     @alone
     def retry_dead_letters(self) -> int:
@@ -198,14 +206,17 @@ class EventQueue(Durable):
     @alone
     def delete_all(self) -> None:
         """Delete events, dead letters and identities, also those that are being sent."""
+        self.with_ballast(self._delete_all)
+        self._current = None
+        self._count()
+        self.file.erase()
+
+    def _delete_all(self) -> None:
         with self.file.transaction() as db:
             for table in ("events", "sessions", "dead_letters"):
                 db.execute(f"DELETE FROM {table}")
             self.client_id = secrets.token_hex(16)
             self.keep({"client": self.client_id, "user": "", "anonymous": ""})
-        self._current = None
-        self._count()
-        self.file.erase()
 
     # ---- sources
 
@@ -221,8 +232,9 @@ class EventQueue(Durable):
             if is_asked:
                 self._count()
             return
-        if source != self._source:
-            self._source, self._current = source, None
+        if self._source not in ("", source):
+            self._current = None  # it belongs to the other source
+        self._source = source
         with suppress(sqlite3.OperationalError):  # a full disk: the next process is told it again
             self.keep({"source": source, "target": self._target})
             self._db.execute("UPDATE sessions SET source = ? WHERE source = ''", (source,))
@@ -291,6 +303,15 @@ class EventQueue(Durable):
             return False
         later = "SELECT 1 FROM events WHERE session_id = ? AND sequence > ?"
         return self._db.execute(later, (session_id, through)).fetchone() is None
+
+    def _current_session(self) -> _Session | None:
+        """Return the session of new events, unless its row has gone with a transaction that failed."""
+        if self._current is None:
+            return None
+        row = self._db.execute(
+            "SELECT 1 FROM sessions WHERE id = ? AND session = ?", (self._current.id, self._current.session)
+        ).fetchone()
+        return self._current if row else None
 
     def _new_session(self, db: sqlite3.Connection) -> _Session:
         session = ksuid()
@@ -371,31 +392,6 @@ class EventQueue(Durable):
             db.execute(
                 "DELETE FROM events WHERE session_id = ? AND sequence = ?", (session_id, place.sequence)
             )
-            self._bury([letter])
+            bury(db, [letter])
         self.size -= 1
         self.told.put(letter)
-
-    def _bury(self, letters: Sequence[DeadLetter]) -> None:
-        if not letters:
-            return
-        self._db.executemany(
-            "INSERT INTO dead_letters (session, sequence, code, message, content) VALUES (?, ?, ?, ?, ?)",
-            [(*place, code, message, json.dumps(event).encode()) for place, code, message, event in letters],
-        )
-        self._db.execute(
-            "DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - ?"
-            " AND code NOT IN (?, ?)",
-            (DEAD_LETTERS_MAX, EVENT_REFUSED, EVENT_DAMAGED),
-        )
-
-
-def _whole_run(rows: Sequence[tuple[Any, ...]]) -> Iterator[Queued]:
-    """Yield events up to the first gap, the first damage, or a batch's size."""
-    size = 0
-    for index, (sequence, content, has_id, queued_at_ms, checksum) in enumerate(rows):
-        event = Queued(content, bool(has_id), queued_at_ms)
-        size += len(content)
-        is_whole = sequence == rows[0][0] + index and event.checksum == checksum
-        if not is_whole or (index and size > BATCH_BYTES):
-            return
-        yield event

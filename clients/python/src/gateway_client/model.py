@@ -7,7 +7,7 @@ import math
 import secrets
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -138,6 +138,18 @@ class Queued(NamedTuple):
         return self._replace(content=content, has_id=True)
 
 
+def whole_run(rows: Sequence[tuple[Any, ...]]) -> Iterator[Queued]:
+    """Yield events up to the first gap, the first damage, or a batch's size."""
+    size = 0
+    for index, (sequence, content, has_id, queued_at_ms, checksum) in enumerate(rows):
+        event = Queued(content, bool(has_id), queued_at_ms)
+        size += len(content)
+        is_whole = sequence == rows[0][0] + index and event.checksum == checksum
+        if not is_whole or (index and size > BATCH_BYTES):
+            return
+        yield event
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Events of one session without a gap, the oldest that wait."""
@@ -178,6 +190,11 @@ def event_of(content: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         event = None
     return event if isinstance(event, dict) else {"unreadable": content.decode("latin-1")}
+
+
+def is_header(name: str) -> bool:
+    """Whether a name can be a header's value, as all are that are not damaged."""
+    return name.isascii() and name.isprintable() and bool(name)
 
 
 def ksuid() -> str:

@@ -17,7 +17,9 @@ BALLAST_BYTES = 1 << 20
 WAL_PAGES = 100
 """Pages of the -wal that are copied at once, well below the ballast."""
 
+PAGE_BYTES = 4096
 FREE_PAGES_MAX = 256
+FREE_PAGES_MIN = 16
 
 NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE})
 DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR_SHORT_READ})
@@ -102,6 +104,7 @@ class QueueFile:
         self.path = path
         self.lost = ""
         self.is_in_transaction = False
+        self._has_ballast = False
         self._has_wal = path is not None and _beside(path, "-wal").exists()
         if path is not None:
             self._note_loss(path)
@@ -109,6 +112,7 @@ class QueueFile:
         self.db = sqlite3.connect(
             ":memory:" if path is None else path, timeout=0, isolation_level=None, check_same_thread=False
         )
+        self.db.text_factory = lambda text: text.decode(errors="replace")  # of a damaged file
         try:
             self._prepare()
         except sqlite3.OperationalError as err:
@@ -116,6 +120,11 @@ class QueueFile:
             if err.sqlite_errorcode & PRIMARY_CODE == sqlite3.SQLITE_BUSY:
                 raise QueueInUseError(f"another client has {path} open") from err
             raise
+        except UnicodeDecodeError as err:  # of SQLite's own message, which names what is damaged
+            self.db.close()
+            damage = sqlite3.DatabaseError("the schema is damaged")
+            damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise damage from err
         except BaseException:
             self.db.close()
             raise
@@ -158,13 +167,21 @@ class QueueFile:
 
     def give_up_ballast(self) -> bool:
         """Make room on a full disk; return whether there was something to give up."""
-        if self.path is None:
-            return False
-        try:
-            _beside(self.path, "-ballast").unlink()
-        except OSError:
-            return False
-        return True
+        self._has_ballast = False
+        return self.path is not None and _give_up_ballast(self.path)
+
+    def check_room(self, size: int) -> None:
+        """
+        Refuse what would fill the room of the ballast, once that was given up: it is for deleting.
+
+        Raises:
+            sqlite3.OperationalError: as SQLite does when the disk is full.
+        """
+        if self._take_ballast():
+            return
+        (free,) = self.db.execute("PRAGMA freelist_count").fetchone()
+        if free < FREE_PAGES_MIN + 2 * size // PAGE_BYTES:
+            raise sqlite3.OperationalError("database or disk is full: what waits is delivered first")
 
     def shrink(self) -> None:
         """Give back what the file does not need any more, once that is much."""
@@ -208,23 +225,36 @@ class QueueFile:
         if was_there and not (path.exists() and path.stat().st_size):
             self.lost = f"{path} was deleted or emptied"
 
-    def _take_ballast(self) -> None:
-        if self.path is None:
-            return
+    def _take_ballast(self) -> bool:
+        """Return whether there is a ballast now."""
+        if self.path is None or self._has_ballast:
+            return True
         ballast = _beside(self.path, "-ballast")
-        with suppress(OSError):
+        try:
             if not ballast.exists():
                 _make(ballast)
-                try:
-                    ballast.write_bytes(bytes(BALLAST_BYTES))
-                except OSError:
-                    ballast.unlink()
+                ballast.write_bytes(bytes(BALLAST_BYTES))
+        except OSError:
+            _give_up_ballast(self.path)
+            return False
+        self._has_ballast = True
+        return True
 
     def _inode_now(self) -> int:
         try:
             return os.stat(self.path).st_ino if self.path is not None else 0
         except OSError:
             return -1
+
+
+def open_with_ballast(path: Path) -> QueueFile:
+    """Open a file, also on a full disk. Raises as QueueFile."""
+    try:
+        return QueueFile(path)
+    except sqlite3.OperationalError as err:
+        if not is_no_room(err) or not _give_up_ballast(path):
+            raise
+        return QueueFile(path)
 
 
 def set_aside(path: Path, suffix: str) -> Path:
@@ -239,6 +269,14 @@ def set_aside(path: Path, suffix: str) -> Path:
 
 def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
+
+
+def _give_up_ballast(path: Path) -> bool:
+    try:
+        _beside(path, "-ballast").unlink()
+    except OSError:
+        return False
+    return True
 
 
 def _make(path: Path) -> None:

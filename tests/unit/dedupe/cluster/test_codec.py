@@ -19,7 +19,8 @@ KEYS = st.binary(min_size=16, max_size=16)
 ABOVE = st.integers(0, 2**512 - 1)
 PROGRESS = st.none() | st.builds(Progress, U64, ABOVE)
 SESSIONS = st.builds(Session, KEYS, KEYS, U64, U64, U64, PROGRESS)
-STATES = st.builds(SessionState, U64, ABOVE, U64, U64, OFFSETS, OFFSETS, st.booleans())
+HASHES = st.binary(min_size=8, max_size=8)
+STATES = st.builds(SessionState, U64, ABOVE, U64, U64, OFFSETS, OFFSETS, st.booleans(), HASHES, OFFSETS)
 
 
 def carried(encoded: Any) -> Any:
@@ -43,6 +44,8 @@ def commits(draw: st.DrawFn) -> Committed:
         column(st.binary(min_size=8, max_size=8)),
         column(st.none() | KEYS) if has_sessions else [],
         column(st.none() | SESSIONS) if has_sessions else [],
+        column(HASHES) if has_sessions else [],
+        column(st.lists(st.binary(min_size=32, max_size=32), max_size=2)) if has_sessions else [],
     )
 
 
@@ -61,6 +64,8 @@ def test_commit_is_decoded_as_it_was(lane: int, committed: Committed) -> None:
         [0, 0, 0, 0, [0, b"", 0], b"k" * 32, b"f" * 8, [], []],
         [0, 0, 0, 0, [0, b"", 0], b"k" * 16, b"f" * 8, [None, None], []],
         [0, 0, 0, 0, [0, b"", 0], b"k" * 16, b"f" * 8, [], [[1, 2]]],
+        [0, 0, 0, 0, [0, b"", 0], b"k" * 16, b"f" * 8, [], [], [b"w" * 7], []],
+        [0, 0, 0, 0, [0, b"", 0], b"k" * 16, b"f" * 8, [], [], [], [[b"e" * 31]]],
     ],
 )
 def test_what_is_no_commit_is_refused(encoded: Any) -> None:
@@ -91,17 +96,23 @@ def with_more(encoded: Any) -> Any:
 def test_fields_of_a_later_version_are_passed_over() -> None:
     session = Session(b"c" * 16, b"s" * 16, 3, 1, 0, Progress(2, 0))
     keys, prints = [b"k" * 16], [b"f" * 8]
-    committed = Committed(1, 2, 3, LastRecord(1, b"k" * 16, 3), keys, prints, [], [session])
+    committed = Committed(
+        1, 2, 3, LastRecord(1, b"k" * 16, 3), keys, prints, [], [session], [b"w" * 8], [[b"e" * 32]]
+    )
     encoded = carried(codec.encode_committed(0, committed))
-    *_, sessions = encoded
+    *_, sessions, source_hashes, evicted = encoded
     later = [
         *encoded[:4],
         [*encoded[4], "new"],
         *encoded[5:8],
         [with_more(session) for session in sessions],
+        source_hashes,
+        evicted,
         "new",
     ]
     assert codec.decode_committed(later) == (0, committed)
+    earlier = committed._replace(source_hashes=[], evicted=[])
+    assert codec.decode_committed(encoded[:9]) == (0, earlier)
     entry = Entry(5, b"f" * 8)
     assert codec.decode_entry(with_more(carried(codec.encode_entry(entry)))) == entry
     state = SessionState(1, 2, 3, 4, 5, 6)

@@ -58,6 +58,9 @@ class Workers:
         self.settle()
 
 
+@pytest.mark.regression(
+    "A rolling restart moved partitions to and fro, some four times, some to workers that had not followed them."
+)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("lanes", [7, 9, 13, 60, 120])
 @pytest.mark.parametrize("count", [2, 3, 5])

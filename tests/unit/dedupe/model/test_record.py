@@ -8,6 +8,7 @@ from dedupe.decide.sessions import SEQUENCES_AHEAD_MAX
 from dedupe.model.errors import LogCorruptError
 from dedupe.model.identity import Identity
 from dedupe.model.record import (
+    EVICTED_MAX,
     FLAG_ID_ASSIGNED,
     FLAG_NOT_IDEMPOTENT,
     FLAG_SESSION,
@@ -239,3 +240,17 @@ def test_session_record_is_routed_by_its_client() -> None:
 
         assert partition_of(event.session.client_hash, PARTITIONS) == event.partition  # type: ignore[union-attr]
         assert is_identified_by(record, found, IDENTITY, partition=event.partition, partitions=PARTITIONS)
+
+
+@pytest.mark.parametrize("count", range(EVICTED_MAX + 1))
+def test_record_says_which_sessions_are_evicted(count: int) -> None:
+    session = Session(b"c" * 16, b"s" * 16, 3)
+    event = Event(b"k" * 16, 0, b"f" * 8, "web", "id", b"{}", session=session)
+    evicted = tuple(bytes([n]) * 32 for n in range(count))
+
+    record = build_record(event, lane_seq=0, timestamp_ms=9, recorded=session, evicted=evicted)
+
+    found = parse_identity(committed(record))
+    assert (found.evicted, found.session, found.flags) == (evicted, session, FLAG_SESSION)
+    plain = build_record(event, lane_seq=0, timestamp_ms=9, recorded=session)
+    assert len(dict(record.headers)["gw"]) == len(dict(plain.headers)["gw"]) + 32 * count
