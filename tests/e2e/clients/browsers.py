@@ -20,7 +20,10 @@ from tests.support.processes import HOST, free_port, http_server, kill_when_pare
 
 TIMEOUT_S = 60.0
 POLL_INTERVAL_S = 0.05
-RUN = "const done = arguments[0]; Promise.resolve({}).then((value) => done(value ?? null), (err) => done(`${err}`))"
+RUN = (
+    "const [done] = arguments;"
+    "Promise.resolve({}).then((value) => done(value ?? null), (err) => done(`${err}`))"
+)
 
 
 class Browser(ABC):
@@ -32,7 +35,7 @@ class Browser(ABC):
 
     @abstractmethod
     def run(self, expression: str) -> Any:
-        """Return what an expression, or its promise, comes to. Raises LookupError if its page is left meanwhile."""
+        """Return what an expression, or its promise, comes to. Raises LookupError if its page is left."""
 
     @abstractmethod
     def back(self) -> None:
@@ -204,7 +207,9 @@ BROWSERS: dict[str, Callable[[Path], AbstractContextManager[Browser]]] = {
 def _process(command: Sequence[str], folder: Path, env: dict[str, str]) -> Iterator[None]:
     """Run a process, and end it with all that it started."""
     with (folder / f"{command[0]}.log").open("wb") as out:
-        process = subprocess.Popen(command, env=os.environ | env, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        process = subprocess.Popen(
+            command, env=os.environ | env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+        )
     observer = kill_when_parent_dies(process.pid)
     try:
         yield
@@ -221,7 +226,10 @@ def _display(folder: Path) -> Iterator[str]:
     os.set_inheritable(writing, True)
     with (folder / "xvfb.log").open("wb") as out:
         process = subprocess.Popen(
-            ["Xvfb", "-displayfd", str(writing), "-nolisten", "tcp"], pass_fds=[writing], stdout=out, stderr=out
+            ["Xvfb", "-displayfd", str(writing), "-nolisten", "tcp"],
+            pass_fds=[writing],
+            stdout=out,
+            stderr=out,
         )
     os.close(writing)
     observer = kill_when_parent_dies(process.pid)
@@ -240,11 +248,10 @@ def _connected(port: int) -> Iterator[socket.socket]:
     end = time.monotonic() + TIMEOUT_S
     while True:
         try:
-            connection = socket.create_connection((HOST, port))
-            break
-        except OSError:
+            with socket.create_connection((HOST, port)) as connection:
+                yield connection
+                return
+        except ConnectionRefusedError:
             if time.monotonic() > end:
                 raise
-            time.sleep(POLL_INTERVAL_S)
-    with connection:
-        yield connection
+        time.sleep(POLL_INTERVAL_S)

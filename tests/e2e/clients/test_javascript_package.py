@@ -74,8 +74,15 @@ def test_it_is_small(built: Path, name: str, most: int) -> None:
 
 
 def test_it_is_installed_and_imported_and_required(installed: Path) -> None:
-    calls = "new Client('http://127.0.0.1:1', 'key').close().then(() => console.log(VERSION, typeof Analytics))"
-    said = run("node", "-e", f"import('gateway-client').then(({{Client, VERSION, Analytics}}) => {calls})", cwd=installed)
+    calls = (
+        "new Client('http://127.0.0.1:1', 'key').close().then(() => console.log(VERSION, typeof Analytics))"
+    )
+    said = run(
+        "node",
+        "-e",
+        f"import('gateway-client').then(({{Client, VERSION, Analytics}}) => {calls})",
+        cwd=installed,
+    )
     for name in ("gateway-client", "gateway-client/core", "gateway-client/node"):
         required = f"console.log(Object.keys(require('{name}')).length > 0)"
         assert run("node", "--input-type=commonjs", "-e", required, cwd=installed) == "true\n"
@@ -84,7 +91,16 @@ def test_it_is_installed_and_imported_and_required(installed: Path) -> None:
 
 def test_it_has_types(installed: Path) -> None:
     (installed / "uses.ts").write_text(USES)
-    options = "--noEmit --strict --target es2022 --lib es2022,dom,dom.iterable --module nodenext".split()
+    options = [
+        "--noEmit",
+        "--strict",
+        "--target",
+        "es2022",
+        "--lib",
+        "es2022,dom,dom.iterable",
+        "--module",
+        "nodenext",
+    ]
     types = ["--types", "node", "--typeRoots", str(TESTS / "node_modules" / "@types")]
     tsc = str(TESTS / "node_modules" / "typescript" / "bin" / "tsc")
     run("node", tsc, *options, "--skipLibCheck", *types, "uses.ts", cwd=installed)
