@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 include tools/setup.mk
 
-.PHONY: help run test unit mutants docs check kafka pipeline kafka-matrix demo bench load fault screenshots image-test chart-test k8s-test grafana-test clean
+.PHONY: help run test unit mutants prove docs check kafka pipeline kafka-matrix demo bench load fault screenshots image-test chart-test k8s-test grafana-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ unit: $(VENV)/.stamp-dev ## run the tests that need Python alone, with a quarter
 mutants: $(VENV)/.stamp-dev build/kafka/.stamp-libs ## break the code on purpose, see that the named tests fail; half an hour
 	@exec $(BIN)/python -m tools.mutants $(ARGS)
 
+prove: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/spark/.stamp-jars ## try for an hour, or MINUTES=10, whatever could break the promise; one report
+	@exec $(BIN)/python -m tools.prove $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
 docs: $(VENV)/.stamp-dev ## write what is generated anew, after a new setting, metric or value of the chart
 	@exec $(BIN)/python -m tests.support.generated
 
@@ -41,6 +44,9 @@ check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types, im
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/hadolint Dockerfile
+
+conformance: $(VENV)/.stamp-dev ## judge a client by HARNESS="command", against a gateway of its own or URL=; see clients/conformance
+	@exec $(BIN)/python -m clients.conformance --harness "$(HARNESS)" $(if $(URL),--url $(URL)) $(ARGS)
 
 kafka: $(VENV)/.stamp-run build/kafka/.stamp-libs ## start a throw-away Kafka on 127.0.0.1:9092 in the foreground
 	@exec $(BIN)/python -m tests.support.kafka --port 9092

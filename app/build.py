@@ -34,6 +34,7 @@ from app.ingest.routes.paths import PATH_WORDS
 from app.ingest.whole_search import WholeSearch
 from app.process.disk import Disk
 from app.process.life import allow_connections
+from app.process.open_files import OpenFiles
 from app.settings.limits import QUEUE_EVENTS_MAX
 from app.settings.model import Settings
 from app.settings.units import KIB, format_size
@@ -217,6 +218,7 @@ def build_ingress_limits(settings: Settings, clock: Clock, *, index_files: int) 
             connections_max=allow_connections(settings.limits.connections_max, index_files=index_files)
         ),
         disk=Disk(settings.log.data_dir, free_min_bytes=settings.limits.disk_free_min),
+        files=OpenFiles(clock.monotonic),
     )
 
 

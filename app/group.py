@@ -41,6 +41,7 @@ class GroupLanes:
             started_ms=clock.now_ms(),
         )
         self.membership = membership
+        self.can_follow = own.standby
         self.peers = Peers(
             own.worker_id, secret=settings.gateway.identity_key, clock=clock, network=network_of(settings)
         )

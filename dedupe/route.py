@@ -29,11 +29,12 @@ class Route(SubmissionTarget, Protocol):
     def may_submit_again(self, err: Exception) -> bool:
         """Return whether events that failed with this error may be submitted again."""
 
-    async def session(self, key: SessionKey) -> SessionState | None:
+    async def session(self, key: SessionKey, *, is_ended: bool = False) -> SessionState | None:
         """
         Return the state of a client session of this partition; None if there is none.
 
-        An expired session is returned as evicted. Raises LaneNotActiveError, IndexUnavailableError.
+        An expired session is returned as evicted. With `is_ended`, note that its client has ended it.
+        Raises LaneNotActiveError, IndexUnavailableError (retriable).
         """
 
     async def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:

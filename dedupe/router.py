@@ -165,14 +165,16 @@ class Router:
         note(events, rejected, outcomes.admissions)
         return outcomes
 
-    async def session(self, client_hash: bytes, session_hash: bytes) -> SessionState | None:
+    async def session(
+        self, client_hash: bytes, session_hash: bytes, *, is_ended: bool = False
+    ) -> SessionState | None:
         """
-        Return the state of a client session, None if it is unknown.
+        Return the state of a client session, None if it is unknown; note that its client has ended it.
 
         Raises LaneNotActiveError, IndexUnavailableError (retriable).
         """
         route = self.routes[partition_of(client_hash, len(self.routes))]
-        return await route.session(client_hash + session_hash)
+        return await route.session(client_hash + session_hash, is_ended=is_ended)
 
     def drain(self) -> None:
         """Accept no more requests, and let every lane finish its queue."""

@@ -22,11 +22,12 @@ CONTROL_PLANE := build/go/kube-apiserver build/go/kube-controller-manager build/
 CLUSTER_NEEDS := $(CHART_NEEDS) $(CONTROL_PLANE) build/.stamp-etcd
 GRAFANA_NEEDS := $(VENV)/.stamp-dev build/.stamp-promtool build/grafana/.stamp tests/deploy/grafana/node_modules/.stamp
 IMAGE_NEEDS := $(VENV)/.stamp-dev build/sdks/python/segment-2.4.0/.stamp build/kafka/.stamp-libs
+KOTLIN := clients/kotlin/pom.xml $(shell find clients/kotlin/src -name '*.kt')
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
 STORE_NEEDS := build/spark/.stamp-test-jars build/s3/.stamp build/rest-catalog/.stamp
 TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/kafka/classes.jsa build/kafka-3.6/.stamp-libs build/spark/.stamp-jars \
-  build/spark/home/classes.jsa build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(STORE_NEEDS) $(REDIS) $(SDKS)
+  build/spark/home/classes.jsa build/kotlin/.stamp build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(STORE_NEEDS) $(REDIS) $(SDKS)
 
 $(VENV)/.stamp-pip: constraints.txt
 	@command -v $(PYTHON) >/dev/null || { \
@@ -86,6 +87,12 @@ build/kafka/.stamp-libs: $(KAFKA_POM) | build/.stamp-java
 	@echo "Copying the Kafka broker's jars to $(KAFKA_LIBS) ..."
 	@rm -rf $(KAFKA_LIBS)
 	@mvn --batch-mode --quiet -Dstyle.color=never --file $(KAFKA_POM) dependency:copy-dependencies
+	@touch $@
+
+build/kotlin/.stamp: $(KOTLIN) | build/.stamp-java
+	@echo "Building the Kotlin client in $(@D) ..."
+	@rm -rf $(@D)
+	@mvn --batch-mode --quiet -Dstyle.color=never --file $< package
 	@touch $@
 
 build/kafka-%/.stamp-libs: $(KAFKA_POM) tools/setup.mk | build/.stamp-java

@@ -98,6 +98,11 @@ class EdgeCollector(ScrapedCollector):
         yield CounterMetricFamily(
             "gateway_connections_refused", "Connections and requests that were too many", connections.refused
         )
+        yield CounterMetricFamily(
+            "gateway_file_descriptors_out_checks",
+            "Checks, one a second, that found no file descriptor left: new connections are closed unanswered",
+            self._ingress.files.checks_out,
+        )
 
     def document(self) -> dict[str, Any]:
         """Return the same as fields of the stats document."""

@@ -71,6 +71,7 @@ def group_of(group: GroupLanes | None) -> dict[str, Any] | None:
         "leaving": manager.is_leaving,
         "moves": manager.moves,
         "claims": manager.claims,
+        "broken": manager.assignment.broken,
         "workers": {
             name: {
                 "address": address,
@@ -125,6 +126,7 @@ async def _ask_all(group: GroupLanes, read: Read) -> dict[str, Any]:
         "asked": manager.worker,
         "generation": manager.generation,
         "silent": silent,
+        "broken": manager.assignment.broken,
         "totals": totals,
         "workers": workers,
     }
@@ -148,11 +150,31 @@ class GroupCollector(ScrapedCollector):
                 "gateway_group_silence_seconds", "Time since the coordinator's last answer", silence_s
             )
         up = GaugeMetricFamily("gateway_peer_up", "1 if the other worker answers", labels=["worker"])
+        connections = CounterMetricFamily(
+            "gateway_peer_connections", "Connections made to the other worker", labels=["worker"]
+        )
         for name in manager.assignment.addresses:
             if name != manager.worker:
                 up.add_metric([name], int(manager.directory.is_up(name)))
-        yield up
-        yield CounterMetricFamily("gateway_lane_moves", "Partitions started by this worker", manager.moves)
+                link = self._group.peers.link(name)
+                connections.add_metric([name], 0 if link is None else link.connections)
+        yield from (up, connections)
+        yield GaugeMetricFamily(
+            "gateway_standby_enabled", "1 if this worker may follow partitions", int(self._group.can_follow)
+        )
+        commit_ms = manager.slow.commit_ms
+        if commit_ms:
+            yield GaugeMetricFamily(
+                "gateway_worker_commit_seconds",
+                "Median of the last commits, at the leader where they are slowest",
+                max(commit_ms.values()) / 1000,
+            )
+        yield GaugeMetricFamily(
+            "gateway_worker_slow",
+            "1 if commits take far longer than elsewhere, or did when partitions were handed over",
+            int(manager.slow.is_slow),
+        )
+        yield CounterMetricFamily("gateway_lane_moves", "Partitions taken over from others", manager.moves)
         yield CounterMetricFamily(
             "gateway_lane_claims", "Partitions claimed because their owner was down", manager.claims
         )

@@ -53,8 +53,10 @@ class LaneCollector(ScrapedCollector):
         yield from _by_lane(GaugeMetricFamily, GAUGES, lanes)
         yield from _histograms(lanes)
         yield from _by_lane(CounterMetricFamily, COUNTERS, lanes)
+        yield _proofs(lanes)
         yield from _by_lane(GaugeMetricFamily, INDEX_GAUGES, lanes)
         yield _session_states(self._router.lanes)
+        yield _session_evictions(self._router.lanes)
         yield from _by_lane(GaugeMetricFamily, SESSION_GAUGES, self._router.lanes)
 
     def _events(self) -> Iterator[Metric]:
@@ -159,6 +161,18 @@ def _states(lanes: Sequence[Lane]) -> Metric:
     return states
 
 
+def _proofs(lanes: Sequence[Lane]) -> Metric:
+    proofs = CounterMetricFamily(
+        "gateway_duplicate_proofs",
+        "Duplicates whose original was asked of the log, by what it said; a disproved index is rebuilt",
+        labels=[*LANE_LABELS, "outcome"],
+    )
+    for lane in lanes:
+        for outcome, count in asdict(lane.metrics.proofs).items():
+            proofs.add_metric([*_labels(lane), outcome], count)
+    return proofs
+
+
 def _session_states(lanes: Sequence[Lane]) -> Metric:
     rows = GaugeMetricFamily(
         "gateway_sessions",
@@ -171,6 +185,18 @@ def _session_states(lanes: Sequence[Lane]) -> Metric:
             rows.add_metric([*_labels(lane), "live"], counts.live)
             rows.add_metric([*_labels(lane), "evicted"], counts.evicted)
     return rows
+
+
+def _session_evictions(lanes: Sequence[Lane]) -> Metric:
+    evictions = CounterMetricFamily(
+        "gateway_session_evictions",
+        "Client sessions evicted at the limit by this worker, ended by their clients or not",
+        labels=[*LANE_LABELS, "reason"],
+    )
+    for lane in lanes:
+        evictions.add_metric([*_labels(lane), "ended"], lane.metrics.ended_sessions_evicted)
+        evictions.add_metric([*_labels(lane), "limit"], lane.metrics.other_sessions_evicted)
+    return evictions
 
 
 def _by_lane(
@@ -209,6 +235,11 @@ GAUGES: Table = (
         "gateway_lane_without_task",
         "1 for a lane that should run and does not; its supervisor restarts it within a second",
         lambda lane: int(lane.should_run and not lane.is_running),
+    ),
+    (
+        "gateway_lane_standby",
+        "1 for a lane whose index is kept near the log's end here, while another worker owns it",
+        lambda lane: int(lane.state is LaneState.FOLLOWING and lane.follower.is_caught_up),
     ),
     ("gateway_queue_events", "Events in the lane's queue", lambda lane: lane.queue.events),
     ("gateway_queue_bytes", "Bytes in the lane's queue", lambda lane: lane.queue.size_bytes),

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from app.http.refusal_counts import RefusalCounts
+from dedupe.decide.sessions import LIVE
 from dedupe.metrics import AnswerCounts, Tally
 from dedupe.model.errors import GatewayError
 from dedupe.partition.lane import Lane
@@ -77,6 +78,7 @@ def progress_of(lane: Lane) -> dict[str, Any]:
         "restore_end_offset": lane.restore_end_offset,
         "progress": restore["progress"] if restore else float(lane.state is LaneState.ACTIVE),
         "remaining_seconds": restore and restore["remaining_seconds"],
+        "opening": opening_of(lane),
         "last_error": lane.health.last_error,
         "failing_since_ms": lane.health.failing_since_ms,
     }
@@ -98,6 +100,12 @@ def restore_of(lane: Lane) -> dict[str, Any] | None:
     }
 
 
+def opening_of(lane: Lane) -> dict[str, Any] | None:
+    """Return the progress with an index that was not closed; None without one."""
+    opening = lane.recovery.opening
+    return opening and {"bytes": opening.size_bytes, "progress": round(opening.ratio, 4)}
+
+
 def partition_of(lane: Lane) -> dict[str, Any]:
     """Return the statistics of one partition; those of its index are None unless it is open."""
     tally, metrics = lane.metrics.tally, lane.metrics
@@ -114,6 +122,7 @@ def partition_of(lane: Lane) -> dict[str, Any]:
         "in_doubt": lane.counts.in_doubt,
         **_index_fields(lane),
         **_session_fields(lane),
+        "opening": opening_of(lane),
         "restore": restore_of(lane),
         "restore_end_offset": lane.restore_end_offset,
         "restore_lag": metrics.restore_lag,
@@ -129,6 +138,7 @@ def partition_of(lane: Lane) -> dict[str, Any]:
         "throttled": lane.is_throttled,
         "throttled_seconds": round(lane.throttled_s, 3),
         "rebuilds": metrics.rebuilds,
+        "duplicate_proofs": asdict(metrics.proofs),
         "sequence_gaps": metrics.sequence_gaps,
         "skipped_records": metrics.skipped_records,
         "last_error": lane.health.last_error,
@@ -163,7 +173,7 @@ def wal_of(index: DedupeIndex) -> WalFiles | None:
 def oldest_use_ms(index: DedupeIndex) -> int | None:
     """Return the last use of the least recently used live session, None if none can be read."""
     try:
-        oldest = index.oldest_sessions(1, evicted=False)
+        oldest = index.oldest_sessions(1, LIVE)
     except GatewayError:
         return None
     return oldest[0][1].last_used_ms if oldest else None

@@ -1,4 +1,4 @@
-"""The limits of the ingest port: write keys, quotas, memory, connections and disk."""
+"""The limits of the ingest port: write keys, quotas, memory, connections, disk and open files."""
 
 from dataclasses import dataclass
 
@@ -8,6 +8,7 @@ from app.auth.write_keys import OpenKeys
 from app.http.body_memory import BodyMemory
 from app.http.connections import Connections
 from app.process.disk import Disk
+from app.process.open_files import OpenFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +20,4 @@ class IngressLimits:
     memory: BodyMemory
     connections: Connections
     disk: Disk
+    files: OpenFiles

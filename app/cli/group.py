@@ -1,6 +1,7 @@
 """`gateway group` and `gateway drain`: shows a group of workers, and moves the partitions of one to
 others."""
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -13,6 +14,9 @@ from app.cli.options import DEFAULT_URL, Format, Output, Token, Url, default_for
 TIMEOUT_S = 60.0
 """A drain waits until other workers serve the partitions, a second or two for each move."""
 
+WIDTH = 80
+"""Of a terminal."""
+
 Stats = Mapping[str, Any]
 
 
@@ -24,15 +28,22 @@ def group(url: Url = DEFAULT_URL, admin_token: Token = None, output: Output = No
     A line has the worker's name, whether it answers, the partitions that it serves and follows, and
     restart_risks: the risks of its restart now, none if that is safe (`no_standby`, `unserved`,
     `silent_worker`, `leaving_worker`, `in_doubt`, `failing`, `restoring`, `disk_full`). JSON and YAML have a
-    last line with the totals of all workers that answered. Exit code 1: no worker answers.
+    last line with the totals of all workers that answered. Lines below the table name workers that do not
+    reach each other. Exit code 1: no worker answers.
 
     Example: `gateway group -o json --url http://10.0.0.7:9090`
     """
     document = AdminClient(url, admin_token).ask("/admin/v1/group", timeout_s=TIMEOUT_S)
     chosen, rows = output or default_format(), rows_of(document)
-    if chosen is not Format.TABLE:
-        rows.append({"generation": document["generation"], "totals": document["totals"]})
-    print_rows(rows, chosen)
+    if chosen is Format.TABLE:
+        print_rows(rows, chosen)
+        for line in broken_links(document):
+            typer.echo(line)
+        return
+    end: dict[str, Any] = {
+        name: document[name] for name in ("generation", "totals", "broken") if name in document
+    }
+    print_rows([*rows, end], chosen)
 
 
 @guarded
@@ -72,6 +83,17 @@ def rows_of(document: Stats) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def broken_links(document: Stats) -> Iterator[str]:
+    """Yield a paragraph of 80 columns for each pair of workers that do not reach each other, with reasons."""
+    pairs: dict[tuple[str, ...], list[str]] = {}
+    for line in document.get("broken", ()):
+        link, _, why = line.partition(": ")
+        pairs.setdefault(tuple(sorted(link.split(" -> "))), []).append(f"{link}: {why}")
+    for pair, reasons in pairs.items():
+        text = f"{' and '.join(pair)} do not reach each other ({'; '.join(reasons)})"
+        yield textwrap.fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def restart_risks(worker: str, document: Stats) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """`gateway verify`: compares the index of a partition with its log."""
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
@@ -27,6 +28,7 @@ def verify(
     rate: Annotated[
         int, typer.Option(min=100, max=200_000, help="Records a second; 10,000 take a fifth of a processor.")
     ] = 10_000,
+    timeout: Annotated[str, typer.Option(help="End with an error after this time, such as `10m`.")] = "6h",
     url: Url = DEFAULT_URL,
     admin_token: Token = None,
     output: Output = None,
@@ -36,11 +38,13 @@ def verify(
 
     The gateway reads every record of the window, one partition after another, while it serves. Nothing is
     changed. A difference has kind, offset, key, source, message_id and index_offset. Exit code 1: there are
-    differences, or a partition could not be verified. `gateway index rebuild` repairs an index.
+    differences, or a partition could not be verified in time. stderr shows the progress, on a terminal as a
+    bar, else as a line every 10 s. `gateway index rebuild` repairs an index.
 
     Example: `gateway verify`, or `gateway verify 3 --rate 50000`
     """
 
+    give_up_at = time.monotonic() + _seconds(timeout)
     admin = AdminClient(url, admin_token)
     numbers = partitions
     if not numbers:
@@ -51,10 +55,27 @@ def verify(
         for number in numbers:
             path = f"/admin/v1/verify/{number}"
             lines = admin.follow(path, silence_s=SILENCE_S, rate=rate, quarantine=quarantine or None)
-            ends.append(_verified(lines, advance, output))
+            ends.append(_verified(_until(give_up_at, timeout, lines), advance, output))
     print_rows(ends, output)
     if not ends or not all(end["verified"] for end in ends):
         raise typer.Exit(EXIT_ERROR)
+
+
+def _seconds(timeout: str) -> float:
+    from app.settings.units import parse_duration
+
+    try:
+        return parse_duration(timeout)
+    except ValueError as err:
+        raise typer.BadParameter(f"--timeout: {err}") from err
+
+
+def _until(give_up_at: float, timeout: str, lines: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield lines, of which there is one a second. Raises RetriableError: the time is over."""
+    for line in lines:
+        yield line
+        if time.monotonic() > give_up_at:
+            raise RetriableError(f"not all is verified in {timeout}: raise --rate, or --timeout")
 
 
 def _verified(

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 METHODS = b"GET, HEAD, POST, OPTIONS"
 EXPOSED_HEADERS = (
     b"Retry-After, Gateway-Accepted, Gateway-Duplicates, Gateway-Rejected, Gateway-Request-Id, "
-    b"Idempotent-Replayed, Preference-Applied, Gateway-Session-Watermark, Gateway-Session-Missing"
+    b"Gateway-Source, Idempotent-Replayed, Preference-Applied, Gateway-Session-Watermark, "
+    b"Gateway-Session-Missing"
 )
 DEFAULT_HEADERS = (
     b"Authorization, Content-Type, Content-Encoding, Idempotency-Key, Prefer, X-Write-Key, Gateway-Client, "
-    b"Gateway-Session, Gateway-Session-Epoch, Gateway-Acknowledged-Through"
+    b"Gateway-Session, Gateway-Session-Epoch, Gateway-Session-Ended, Gateway-Acknowledged-Through"
 )
 MAX_AGE_S = b"86400"  # browsers cap it, Chromium at 2 h
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -46,6 +46,8 @@ class RequestContext:
     """What the write key stands for, once it is read: an app.auth.write_keys.Source."""
     source: str | None = None
     """Its source, once the write key is read."""
+    source_hash: Callable[[str], bytes] | None = None
+    """Hashes its source for its answer; None on paths whose answers do not tell."""
     damage: GatewayError | None = None
     """What is wrong with its body, of which the rest was read; counted as a refusal of its own."""
     has_counted_events: bool = False

@@ -171,7 +171,10 @@ class _Answer:
             headers = [*message["headers"], (b"gateway-request-id", self._context.request_id.encode())]
             if self._router is not None and self._router.is_draining:
                 headers.append((b"connection", b"close"))
-            origin = self._context.headers.get(b"origin")
+            context = self._context
+            if context.source_hash is not None and context.source is not None:
+                headers.append((b"gateway-source", context.source_hash(context.source).hex().encode()))
+            origin = context.headers.get(b"origin")
             headers += HEADERS_WITHOUT_ORIGIN if origin is None else origin_headers(origin)
             message = {**message, "headers": headers}
         await self._send(message)

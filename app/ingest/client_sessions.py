@@ -33,9 +33,12 @@ CLIENT, SESSION, EPOCH, ACKNOWLEDGED = (
 SESSION_HEADERS = frozenset({CLIENT, SESSION, EPOCH, ACKNOWLEDGED})
 """A request with one of these headers has a client session."""
 
+ENDED = b"gateway-session-ended"
+
 STORED = b"gateway-sessions"
 """Requires the scope replay, like Gateway-Fingerprints: it names sessions of any client by their hashes."""
 
+IS_ENDED = "ended"
 FIELDS = ("client", "session", "epoch", "acknowledgedThrough")
 SEQUENCE, FIRST_SEQUENCE = "sequence", "firstSequence"
 
@@ -60,6 +63,8 @@ class ClientSession(NamedTuple):
     """Fields of an item that name the session, and are not content."""
     client_hash: bytes
     session_hash: bytes
+    is_ended: bool = False
+    """Whether the client says that it has no more events for it. Anything but true is taken for no."""
 
 
 class SessionKeys:
@@ -162,9 +167,10 @@ def client_session_of(
         epoch or 0,
         acknowledged or 0,
         _first_sequence(payload.shared, len(payload.items)),
-        frozenset({SEQUENCE, *FIELDS}) if is_single else frozenset({SEQUENCE}),
+        frozenset({SEQUENCE, IS_ENDED, *FIELDS}) if is_single else frozenset({SEQUENCE}),
         identity.client_hash(source, client),
         identity.session_hash(source, client, session),
+        top.get(IS_ENDED) is True or headers.get(ENDED, b"").lower() == b"true",
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from dedupe.model.json_number import as_number
+from dedupe.model.json_number import STORED, NumberReading, as_number
 
 CUT_LEVELS = 32
 """
@@ -60,8 +60,10 @@ def dumps_any(document: Any) -> bytes:
         return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
     except TypeError:
         if (number := as_number(document)) is not None:
-            document = number.stored()
+            document = STORED(number.read())
         elif type(document) is dict or type(document) is list:
+            if not NumberReading(document).all().is_too_deep:
+                return orjson.dumps(document, default=STORED, option=orjson.OPT_SORT_KEYS)
             _replace_deep_parts(document)
         return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
 
@@ -82,6 +84,6 @@ def _replace_deep_parts(document: Any) -> None:
                 if depth % CUT_LEVELS == 0:
                     cuts.append((depth, node, place))
             elif (number := as_number(child)) is not None:
-                node[place] = number.stored()
+                node[place] = STORED(number.read())
     for _, node, place in sorted(cuts, key=lambda cut: cut[0], reverse=True):
         node[place] = orjson.Fragment(orjson.dumps(node[place], option=orjson.OPT_SORT_KEYS))

@@ -5,7 +5,8 @@ An original may have been stored under earlier rules. A retry has its fingerprin
 that a change of the rules makes no retry a conflict.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from dedupe.model.identity import (
@@ -14,9 +15,13 @@ from dedupe.model.identity import (
     canonical_content,
     canonical_json,
     fingerprint_of,
+    json_with_numbers,
 )
-from dedupe.model.json_number import Number, Place, fill
+from dedupe.model.json_number import COMPARED, NEAREST, STORED, Form, Number
 from dedupe.model.types import Fingerprint
+
+stored_json: Callable[[Mapping[str, Any]], bytes] = partial(json_with_numbers, form=STORED)
+"""Returns what canonical_json is of a document, with its Numbers as they are stored."""
 
 
 class FingerprintRules:
@@ -44,30 +49,32 @@ class FingerprintRules:
         always = RETRY_FIELDS | (ignored - self.ignore)
         return tuple(fingerprint_of(canonical_content(item, always | fields)) for fields in self._by_fields)
 
-    def compared(
-        self, item: dict[str, Any], ignored: frozenset[str], numbers: Sequence[Place]
-    ) -> tuple[Fingerprint, tuple[Fingerprint, ...]]:
+    def fingerprints(self, item: dict[str, Any], ignored: frozenset[str]) -> Iterator[Fingerprint]:
         """
-        Return the fingerprint of an item with a Number, and those by the earlier rules.
+        Yield the fingerprint of an item with a Number, and then those by the earlier rules.
 
         Args:
-            item: the item, with all numbers as they are stored, as it also is afterwards.
+            item: the item, whose numbers are read.
             ignored: the fields that are not content.
-            numbers: the places of its numbers.
         """
         always = RETRY_FIELDS | (ignored - self.ignore)
-        fill(numbers, Number.compared)
-        fingerprint = fingerprint_of(canonical_content(item, ignored))
-        earlier: list[Fingerprint] = []
+        yield _fingerprint(item, ignored, COMPARED)
         for fields, is_equal in self._earlier:
-            fill(numbers, Number.compared if is_equal else Number.compared_before)
-            earlier.append(fingerprint_of(canonical_content(item, always | fields)))
-        fill(numbers, Number.stored)
-        return fingerprint, tuple(earlier)
+            yield _fingerprint(item, always | fields, COMPARED if is_equal else NEAREST)
+
+
+def _fingerprint(
+    item: dict[str, Any], ignored: frozenset[str], form: Callable[[Number], Form]
+) -> Fingerprint:
+    kept = {name: value for name, value in item.items() if name not in ignored}
+    return fingerprint_of(json_with_numbers(kept, form))
 
 
 def content_of(
-    item: dict[str, Any], ignored: frozenset[str], replaced: frozenset[str]
+    item: dict[str, Any],
+    ignored: frozenset[str],
+    replaced: frozenset[str],
+    to_json: Callable[[Mapping[str, Any]], bytes] = canonical_json,
 ) -> tuple[bytes, bytes]:
     """
     Return the content of an item as it is stored, and the JSON of the other fields of its record.
@@ -76,15 +83,16 @@ def content_of(
         item: the item.
         ignored: the fields that are not content.
         replaced: those of them that are not part of the record either.
+        to_json: writes both.
 
     Raises:
         TypeError: see canonical_json.
     """
     present = ignored.intersection(item)
     if not present:
-        return canonical_json(item), b""
+        return to_json(item), b""
     content = item.copy()
     retried = {name: content.pop(name) for name in present}
     for name in replaced & present:
         del retried[name]
-    return canonical_json(content), canonical_json(retried) if retried else b""
+    return to_json(content), to_json(retried) if retried else b""

@@ -31,6 +31,8 @@ class Identified:
     quarantined: list[Event] = field(default_factory=list)  # of the rejections, same order
     size_bytes: int = 0
     """The sum of all values, those of quarantined events included."""
+    work_bytes: int = 0
+    """That sum, and the work on numbers."""
     lossy: set[int] = field(default_factory=set)
     """The indexes, among the items, of events in whose records a number is null."""
 
@@ -40,22 +42,26 @@ class Identified:
         count = len(self.events) + len(self.rejections)
         return [index for index in range(count) if index not in rejected]
 
-    def take(self, items: Iterator[Event | Rejection], work_bytes: int = sys.maxsize) -> bool:
+    def take(self, items: Iterator[Event | Rejection | int], work_bytes: int = sys.maxsize) -> bool:
         """
         Add the next results of `identify`.
 
         Args:
             items: the results, in order.
-            work_bytes: stop after about this many bytes of values, and EVENT_WORK_BYTES for each item.
+            work_bytes: stop after about this many bytes of values and of other work, with EVENT_WORK_BYTES
+                for each item.
 
         Returns:
             Whether items may be left.
         """
-        events, size_bytes = self.events, 0
+        events, size_bytes, numbers_work, is_over = self.events, 0, 0, False
         for item in items:
             if type(item) is Event:
                 events.append(item)
                 size_bytes += len(item.value)
+            elif type(item) is int:
+                numbers_work += item
+                work_bytes -= item
             else:
                 assert isinstance(item, Rejection)
                 self.rejections.append(item)
@@ -63,10 +69,11 @@ class Identified:
                 size_bytes += sum([len(event.value) for event in item.events])
             work_bytes -= EVENT_WORK_BYTES
             if size_bytes > work_bytes:
-                self.size_bytes += size_bytes
-                return True
+                is_over = True
+                break
         self.size_bytes += size_bytes
-        return False
+        self.work_bytes += size_bytes + numbers_work
+        return is_over
 
 
 class Arrival(NamedTuple):
@@ -110,10 +117,10 @@ class RefusedError(Exception):
         self.assigned_id = ""  # the id that the item was given, if it has none
 
 
-def unpacked(item: object) -> dict[str, Any]:
-    """Return the object of an item that is none as it is. Raises RefusedError."""
+def unpacked(item: object) -> tuple[dict[str, Any], int]:
+    """Return the object of an item that is none as it is, and the work. Raises RefusedError."""
     if isinstance(item, Packed) and isinstance(document := read_document(item.content), dict):
-        return document
+        return document, len(item.content)
     if isinstance(item, Oversize):
         raise RefusedError(RejectionCode.EVENT_TOO_LARGE, item.content)
     if isinstance(item, Fragment):

@@ -9,23 +9,24 @@ routes.post_events -> **Identifier.identify**, Router.submit -> Lane.submit -> a
 """
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from app.ingest.client_sessions import SEQUENCE, SessionKeys
-from app.ingest.deep_json import dumps_any
-from app.ingest.event_limits import RETRY_BYTES_FREE, EventLimits
-from app.ingest.fingerprint_rules import FingerprintRules, content_of
+from app.ingest.client_sessions import SessionKeys
+from app.ingest.event_limits import EVENT_WORK_BYTES, RETRY_BYTES_FREE, EventLimits
+from app.ingest.fingerprint_rules import FingerprintRules, content_of, stored_json
 from app.ingest.identified import Arrival, Ownership, RefusedError, Rejection, unpacked
-from app.ingest.items import Fragment, Oversize, Packed
+from app.ingest.item_numbers import ItemNumbers, ManyItemNumbersError, read_in_steps, store_in_steps
+from app.ingest.items import Oversize, Packed
 from app.ingest.message_ids import PAYLOAD_BYTES, derived_id, fresh_id
 from app.ingest.payload import Payload, is_wrapped
-from app.ingest.record_values import REPLACED, WRITE_KEY, RecordValues, is_deeper_record
+from app.ingest.record_values import REPLACED, SHARED_FIELDS, RecordValues, is_deeper_record
+from app.ingest.rejected import quarantine_events, refusal_of_key
 from app.ingest.shared_fields import Growth, without_shared
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.identity import (
     MESSAGE_ID_BYTES_MAX,
-    RETRY_FIELDS,
     Identity,
     canonical_json,
     fingerprint_of,
@@ -33,8 +34,7 @@ from dedupe.model.identity import (
     take_message_id,
 )
 from dedupe.model.json_document import is_event_type, read_document
-from dedupe.model.json_number import Number, Place, replace_numbers
-from dedupe.model.quarantine import OwnKey, Quarantine
+from dedupe.model.quarantine import Quarantine
 from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, Order, Session, event_of
@@ -85,9 +85,9 @@ class Identifier:
         ownership: Ownership | None = None,
         *,
         lossy: set[int] | None = None,
-    ) -> Iterator[Event | Rejection]:
+    ) -> Iterator[Event | Rejection | int]:
         """
-        Yield an event or a rejection for each item, in order.
+        Yield an event or a rejection for each item, in order, and its work if that is much.
 
         Batch-level fields that would add too much to all events together are not merged into any, and are
         one more rejection at the end.
@@ -99,6 +99,8 @@ class Identifier:
             lossy: gets the index of each event in whose record a number is null.
         """
         lossy = set() if lossy is None else lossy
+        for fields in {id(each): each for each in (payload.shared, *payload.own_fields) if each}.values():
+            yield from read_in_steps([fields[name] for name in SHARED_FIELDS if name in fields])
         request, left_out = _Request(self, payload.shared, arrival, lossy), None
         if len(payload.items) * request.merged_bytes > self.limits.growth_bytes_max:
             payload, left_out = without_shared(payload)
@@ -113,17 +115,23 @@ class Identifier:
         if left_out is not None:
             yield request.rejection_of(len(payload.items), left_out, RefusedError(left_out.reason))
 
-    def _identify_all(self, payload: Payload, request: "_Request") -> Iterator[Event | Rejection]:
+    def _identify_all(self, payload: Payload, request: "_Request") -> Iterator[Event | Rejection | int]:
         for index, item in enumerate(payload.items):
             try:
-                identified: Event | Rejection = request.event_of(index, item)
+                try:
+                    identified: Event | Rejection = request.event_of(index, item)
+                except ManyItemNumbersError as many:
+                    yield from many.numbers.steps()
+                    identified = request.event_of(index, many.numbers.item)
             except RefusedError as refusal:
-                identified = request.rejection_of(index, item, refusal)
+                identified = yield from request.rejection_in_steps(index, item, refusal)
             yield identified
+            if request.work:
+                yield request.take_work()
 
     def _identify_each(
         self, payload: Payload, arrival: Arrival, ownership: Ownership, lossy: set[int]
-    ) -> Iterator[Event | Rejection]:
+    ) -> Iterator[Event | Rejection | int]:
         """Identify each item under its own source, and count all towards one limit."""
         requests = [
             _Request(self, payload.shared, arrival._replace(source=source), lossy)
@@ -136,17 +144,22 @@ class Identifier:
             if index < len(payload.own_fields):
                 request.merge(index, payload.own_fields[index], growth)
             try:
-                event = request.event_of(index, item)
-                if key_digest is None:
-                    identified: Event | Rejection = event
-                else:
-                    identified = request.rejection_without_key(index, item, event, key_digest)
+                try:
+                    event = request.event_of(index, item)
+                except ManyItemNumbersError as many:
+                    yield from many.numbers.steps()
+                    event = request.event_of(index, many.numbers.item)
+                identified: Event | Rejection = event
+                if key_digest is not None:
+                    raise refusal_of_key(event, key_digest)
             except RefusedError as refusal:
                 if key_digest is not None:
                     refusal.code, refusal.key_digest = RejectionCode.WRITE_KEY_INVALID, key_digest
-                identified = request.rejection_of(index, item, refusal)
+                identified = yield from request.rejection_in_steps(index, item, refusal)
             bytes_left = request.bytes_left
             yield identified
+            if request.work:
+                yield request.take_work()
         if (fields := growth.left_out()) is not None:
             yield requests[0].rejection_of(len(payload.items), fields, RefusedError(fields.reason))
 
@@ -157,13 +170,12 @@ class _Request:
     def __init__(
         self, identifier: Identifier, shared: Mapping[str, Any], arrival: Arrival, lossy: set[int]
     ) -> None:
-        limits = identifier.limits
         self.lossy = lossy
         self._identifier = identifier
         self._arrival = arrival
         self._partitions = identifier.partitions
-        self._event_bytes_max = limits.event_bytes_max
-        self.bytes_left = limits.request_bytes_max
+        self._event_bytes_max = identifier.limits.event_bytes_max
+        self.bytes_left = identifier.limits.request_bytes_max
         self._rules, self._fingerprints = identifier.rules, arrival.fingerprints
         self._compares_more = bool(arrival.fingerprints or identifier.rules.changed_fields)
         self._ignored = identifier.rules.ignore
@@ -185,6 +197,8 @@ class _Request:
                 session=arrival.session,
                 stored=arrival.stored_sessions,
             )
+        self.numbers: ItemNumbers | None = None  # of the item, if any is spelled otherwise than orjson does
+        self.work = 0  # the item's, besides the bytes of its value, in bytes of parsing
         self._needs_place = arrival.session is not None and not arrival.stored_sessions
         self._order = Order.STRICT if arrival.is_strict else Order.ANY
         if arrival.stored_sessions:
@@ -218,13 +232,13 @@ class _Request:
     def event_of(self, index: int, item: object) -> Event:
         """Return an item as an event of the clean topic. Raises RefusedError."""
         if type(item) is not dict:
-            item = unpacked(item)
+            item, self.work = unpacked(item)
         place = None if self._sessions is None else self._sessions.place_of(index, item)
         message_id, ignored, assigned_id, flags = item.get("messageId"), self._ignored, None, 0
         if type(message_id) is not str or not "!" <= message_id < "\x7f":
             message_id, ignored, assigned_id, flags = self._unusual_id(index, item, place)
         try:
-            content, retried, numbers = self._content_of(index, item, ignored)
+            content, retried = self._content_of(index, item, ignored)
             self._count(content, retried)
             value = self._values.value_of(item, content, retried, assigned_id)
         except TypeError as err:
@@ -249,15 +263,14 @@ class _Request:
             key, secondary_key = self._key_of(id_bytes), None
             partition = partition_of(key, self._partitions)
         fingerprint, earlier = fingerprint_of(content), NO_FINGERPRINTS
-        if numbers or self._compares_more:
-            fingerprint, earlier = self._compared(index, item, ignored, numbers, fingerprint)
-        source = self._arrival.source
+        if self.numbers is not None or self._compares_more:
+            fingerprint, earlier = self._compared(index, item, ignored, fingerprint)
         return event_of(
             (
                 key,
                 partition,
                 fingerprint,
-                source,
+                self._arrival.source,
                 message_id,
                 value,
                 flags,
@@ -269,50 +282,39 @@ class _Request:
             )
         )
 
-    def rejection_without_key(self, index: int, item: object, event: Event, digest: bytes) -> Rejection:
-        """Return an item whose only fault is its write key."""
-        refusal = RefusedError(RejectionCode.WRITE_KEY_INVALID, event.value)
-        refusal.key_digest, refusal.fingerprint = digest, event.fingerprint
-        refusal.assigned_id = event.message_id if event.flags & FLAG_ID_ASSIGNED else ""
+    def rejection_in_steps(
+        self, index: int, item: object, refusal: RefusedError
+    ) -> Generator[int, None, Rejection]:
+        """Return a refused item with the event that quarantines it, and yield the work of each step."""
+        if isinstance(item, Packed):
+            item = read_document(item.content)
+        if isinstance(item, dict) and not refusal.assigned_id and self._sessions is not None:
+            refusal.assigned_id = self._sessions.id_of(self._sessions.place_of(index, item)) or ""
+        yield from store_in_steps(item)
         return self.rejection_of(index, item, refusal)
+
+    def take_work(self) -> int:
+        """Return the work on the last item, once."""
+        work, self.work, self.numbers = self.work, 0, None
+        return work
 
     def rejection_of(self, index: int, item: object, refusal: RefusedError) -> Rejection:
         """Return a refused item with the event that quarantines it."""
-        message_id, assigned, known = None, refusal.assigned_id, refusal.content
-        value = refusal.value
-        if isinstance(item, Packed):
-            item = read_document(item.content)
-        if isinstance(item, Oversize):
-            message_id = message_id_of(item.message_id)
-        elif isinstance(item, Fragment):
-            value = item.content
-        elif isinstance(item, dict):
+        message_id = None
+        ignored = self._ignored
+        if isinstance(item, dict):
             message_id, ignored = self._message_id_of(item)
-            if not assigned and self._sessions is not None:
-                assigned = self._sessions.id_of(self._sessions.place_of(index, item)) or ""
-            if refusal.code == RejectionCode.SEQUENCE_INVALID:  # the one difference between such events
-                ignored -= {SEQUENCE}
-            known = known or dumps_any({name: item[name] for name in item if name not in ignored})
-            item = {name: value for name, value in item.items() if name != WRITE_KEY}
+        elif isinstance(item, Oversize):
+            message_id = message_id_of(item.message_id)
         if not 0 < len((message_id or "").encode()) <= MESSAGE_ID_BYTES_MAX:
             message_id = None
-        content = dumps_any(item) if value is None else value
-        quarantine, fingerprint = self._identifier.quarantine, b""
-        if len(content) <= quarantine.whole_bytes_max:
-            fingerprint = fingerprint_of((known or content) + refusal.key_digest)
-        elif isinstance(item, dict):
-            # Pieces are identified by their bytes, which must be those of every try.
-            content = dumps_any({name: item[name] for name in item if name not in RETRY_FIELDS})
-            fingerprint = fingerprint_of(content)  # if it fits into a record now
-        events = quarantine.events(
+        events = quarantine_events(
+            self._identifier.quarantine,
+            item,
+            refusal,
             source=self._arrival.source,
-            message_id=message_id or assigned,
-            fingerprint=fingerprint,
-            content=content,
-            reason=refusal.code,
-            position=item.position if isinstance(item, Fragment) else None,
-            is_json=not isinstance(item, Fragment | Oversize),  # these may be unparsed
-            own_key=OwnKey(refusal.key_digest, refusal.fingerprint) if refusal.key_digest else None,
+            message_id=message_id or refusal.assigned_id,
+            ignored=ignored,
         )
         return Rejection(index, message_id, refusal.code, events)
 
@@ -333,37 +335,35 @@ class _Request:
         assigned_id, flags = self._assigned_id(index, place)
         return assigned_id, ignored, assigned_id, flags
 
-    def _content_of(
-        self, index: int, item: dict[str, Any], ignored: frozenset[str]
-    ) -> tuple[bytes, bytes, Sequence[Place]]:
+    def _content_of(self, index: int, item: dict[str, Any], ignored: frozenset[str]) -> tuple[bytes, bytes]:
         """
-        Return an item's content as it is stored, the JSON of the other fields of its record, and its numbers.
+        Return an item's content as it is stored, and the JSON of the other fields of its record.
 
-        The numbers that orjson refuses are replaced in the item. Raises TypeError, see canonical_json.
+        Raises TypeError: see canonical_json; ManyItemNumbersError.
         """
         try:
             if ignored.isdisjoint(item):
-                return canonical_json(item), b"", ()
-            return *content_of(item, ignored, REPLACED), ()
+                return canonical_json(item), b""
+            return content_of(item, ignored, REPLACED)
         except TypeError:
-            numbers = replace_numbers(item, Number.stored)
-        if any([place.number.is_lost for place in numbers]):
+            self.numbers = self.numbers or ItemNumbers(
+                item, partial(self._rules.fingerprints, ignored=ignored)
+            )
+            self.work += EVENT_WORK_BYTES  # `take_work` forgets the numbers
+            self.work += self.numbers.read()
+        if self.numbers.is_lossy:
             self.lossy.add(index)
-        return *content_of(item, ignored, REPLACED), numbers
+        return content_of(item, ignored, REPLACED, stored_json)
 
     def _compared(
-        self,
-        index: int,
-        item: dict[str, Any],
-        ignored: frozenset[str],
-        numbers: Sequence[Place],
-        fingerprint: Fingerprint,
+        self, index: int, item: dict[str, Any], ignored: frozenset[str], fingerprint: Fingerprint
     ) -> tuple[Fingerprint, tuple[Fingerprint, ...]]:
         """Return the fingerprint of an item, given that of what is stored, and those by the earlier rules."""
         if self._fingerprints:
             return self._fingerprints[index], NO_FINGERPRINTS
-        if numbers:
-            return self._rules.compared(item, ignored, numbers)
+        if self.numbers is not None:
+            fingerprint, *earlier = self.numbers.fingerprints
+            return fingerprint, tuple(earlier)
         return fingerprint, self._rules.earlier_of(item, ignored)
 
     def _count(self, content: bytes, retried: bytes) -> None:

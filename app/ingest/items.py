@@ -2,8 +2,14 @@
 
 from typing import NamedTuple
 
+from app.http.fair_scheduler import YieldToOthers
+from app.ingest.event_limits import STEP_BYTES
+
 EVENT_FIELDS = frozenset({"type", "event", "messageId"})
 """An object with one of these is an event, where it could be something else."""
+
+FREE_RATE = 2
+"""How many times faster an item is freed than parsed, at least."""
 
 
 class Fragment(NamedTuple):
@@ -32,3 +38,15 @@ class Packed(NamedTuple):
     content: bytes
     write_key: str
     is_event: bool
+
+
+async def free(items: list[object], body_bytes: int, yield_to_others: YieldToOthers) -> None:
+    """Free the items of a body, step by step: they may be a million objects."""
+    await yield_to_others(body_bytes // FREE_RATE)
+    work_bytes, share = 0, body_bytes // max(1, len(items)) // FREE_RATE
+    while items:
+        items.pop()
+        work_bytes += share
+        if work_bytes > STEP_BYTES:
+            await yield_to_others(work_bytes)
+            work_bytes = 0

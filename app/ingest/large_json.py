@@ -30,7 +30,7 @@ from app.ingest.items import EVENT_FIELDS, Fragment, Oversize, Packed
 from app.ingest.json_problem import json_problem
 from app.ingest.unparsed_key import with_own_key
 from dedupe.decide.rejection import RejectionCode
-from dedupe.model.json_document import read_document
+from dedupe.model.json_document import read_document, work_on_numbers
 
 SMALL_BYTES = 128 * 1024
 """Bodies up to this size are parsed without a count, in at most 12 ms."""
@@ -59,6 +59,9 @@ by one when they are identified. 8 MiB of usual events take 20 MiB.
 MARK_BYTES, COMMA_BYTES = 64, 16
 """The minimum of memory of a value with its name, or a container, and of a number in an array, as Python's
 objects. They may take four times as much, which the memory limit in the README includes."""
+
+MARK_WORK = 8
+"""The work of a mark, in bytes of parsing; usual events have a mark in 15 bytes or more."""
 
 GROUP_BYTES = 64 * 1024
 """Items are parsed together up to this size."""
@@ -146,6 +149,7 @@ async def read_large_json(body: bytes, limits: JSONLimits, yield_to_others: Yiel
     if marks > MARKS_AT_ONCE or commas > EVENT_COMMAS_MAX or len(body) > AT_ONCE_BYTES:
         return await read_in_pieces(body, limits, yield_to_others)
     document = _load_piece(body)
+    await yield_to_others(work_on_numbers())
     if limits.has_too_many(document):
         return await read_in_pieces(body, limits, yield_to_others)
     return limits.judged(document, body)
@@ -187,6 +191,7 @@ class _Cutter:
         self._items: list[object] = []
         self._rest: list[Fragment] = []
         self._document_bytes = 0
+        self._piece_work = 0  # in bytes of parsing
 
     async def read(self, yield_to_others: YieldToOthers) -> object:
         """Return the document. Raises as read_large_json."""
@@ -273,7 +278,7 @@ class _Cutter:
             end = elements_end(self._body, start, min(start + GROUP_BYTES, self._end))
             if end > start:
                 taken = self._take_group(start, end - 1)
-                yield max(taken - start, GROUP_BYTES // 4)
+                yield max(self._piece_work, GROUP_BYTES // 4) + work_on_numbers()
                 scan.place = taken
                 continue
             yield from scan.past_element()
@@ -323,11 +328,13 @@ class _Cutter:
         if not isinstance(item, Oversize) and not self._has_room(content):
             item = _packed(item, content)
         self._items.append(item)
-        yield len(content)
+        yield len(content) + work_on_numbers()
 
     def _has_room(self, piece: bytes) -> bool:
         """Whether the memory of a document has room for a parsed piece."""
-        self._document_bytes += MARK_BYTES * count_marks(piece) + COMMA_BYTES * piece.count(b",")
+        marks = count_marks(piece)
+        self._piece_work = max(len(piece), MARK_WORK * marks)
+        self._document_bytes += MARK_BYTES * marks + COMMA_BYTES * piece.count(b",")
         return self._document_bytes <= DOCUMENT_BYTES_MAX
 
     def _take_rest(self, scan: Scan) -> Iterator[int]:

@@ -121,7 +121,8 @@ def _parameters_of(path: Path) -> list[Schema]:
     if path.kind in _EVENTS:
         own.append(ref("parameters", "Prefer"))
     if path.kind is Kind.EVENTS:
-        own += [ref("parameters", name) for name in ("Client", "Session", "Epoch", "AcknowledgedThrough")]
+        fields = ("Client", "Session", "Epoch", "AcknowledgedThrough", "Ended")
+        own += [ref("parameters", field) for field in fields]
     if path.kind is Kind.SESSION:
         own.append({**parameters()["Client"], "required": True})
     if path.kind is Kind.PIXEL:
@@ -164,7 +165,7 @@ def _verdicts(*, in_session: bool) -> Schema:
     counts = ["Gateway-Accepted", "Gateway-Duplicates", "Gateway-Rejected"]
     names = [*counts, "Idempotent-Replayed", "Preference-Applied"]
     if in_session:
-        names += ["Gateway-Session-Watermark", "Gateway-Session-Missing"]
+        names += ["Gateway-Source", "Gateway-Session-Watermark", "Gateway-Session-Missing"]
     return {
         **json_answer("every event has its verdict", ref("schemas", "Answer")),
         "headers": {name: ref("headers", name) for name in names},

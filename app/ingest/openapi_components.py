@@ -86,6 +86,7 @@ def _schemas_of_requests(request_events_max: int) -> Schema:
                 "session": SESSION,
                 "epoch": {**_U64, "minimum": 1},
                 "acknowledgedThrough": _U64,
+                "ended": {"description": "true: no more events follow; a hint"},
                 "firstSequence": {**_U64, "minimum": 1, "maximum": U64_MAX - request_events_max},
             },
         },
@@ -220,6 +221,9 @@ def parameters() -> Schema:
         "AcknowledgedThrough": _session_header(
             "Gateway-Acknowledged-Through", _digits("0|[1-9]"), "every answer up to this sequence has arrived"
         ),
+        "Ended": _session_header(
+            "Gateway-Session-Ended", {"type": "string"}, "true: no more events follow; a hint"
+        ),
         "Data": {
             "name": "data",
             "in": "query",
@@ -250,6 +254,11 @@ def headers() -> Schema:
         },
         "Idempotent-Replayed": {"schema": {"const": "true"}, "description": "nothing was new"},
         "Preference-Applied": {"schema": {"enum": _preferences_applied()}},
+        "Gateway-Source": {
+            "schema": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
+            "description": "stands for the write key's source",
+            "required": True,
+        },
         "Gateway-Session-Watermark": {"schema": _U64, "description": "every sequence up to it is stored"},
         "Gateway-Session-Missing": {
             "schema": {"type": "string", "pattern": r"^\d+(-\d+)?(,\d+(-\d+)?){0,31}(,\.\.\.)?$"},

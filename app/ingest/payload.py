@@ -36,7 +36,7 @@ from app.ingest.large_json import (
     read_in_pieces,
     read_large_json,
 )
-from dedupe.model.json_document import read_document
+from dedupe.model.json_document import read_document, work_on_numbers
 
 OWN_FIELDS = frozenset({"batch", "firstSequence", "messageId"})
 """The fields of an envelope that have no meaning for the items of another."""
@@ -58,7 +58,7 @@ _BEFORE_DOCUMENT = " \t\r\n\ufeff"
 class Payload(NamedTuple):
     """The content of a body."""
 
-    items: Sequence[object]
+    items: list[object]
     top: Mapping[str, Any] | None
     """The body's top level if it is an object: the batch, or the one event itself."""
     shared: Mapping[str, Any]
@@ -132,6 +132,8 @@ async def read_json(body: bytes, limits: JSONLimits, yield_to_others: YieldToOth
         document = read_document(body) if len(body) <= AT_ONCE_BYTES else orjson.loads(body)
     except ValueError as err:
         raise InvalidJSONError(detail=json_problem(err, body)) from err
+    if (work_bytes := work_on_numbers()) > GROUP_BYTES:
+        await yield_to_others(work_bytes)
     if len(body) > ITEM_BYTES_MIN * limits.events_max and limits.has_too_many(document):
         return await read_in_pieces(body, limits, yield_to_others)
     return document

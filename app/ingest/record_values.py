@@ -13,7 +13,7 @@ import orjson
 
 from app.ingest.deep_json import is_deeper, is_deeper_json
 from dedupe.model.json_document import dumps_to_keep
-from dedupe.model.json_number import Number, replace_numbers
+from dedupe.model.json_number import STORED, NumberReading
 
 SHARED_FIELDS = ("context", "integrations")
 """Batch-level objects that belong to every event; the event's own fields win."""
@@ -66,10 +66,9 @@ class RecordValues:
         """Whether each event of the batch would nest too deep."""
         if self.is_too_deep:
             merged = {}
-        numbers = replace_numbers(merged, Number.stored) if merged else ()
-        self.is_lossy = any([place.number.is_lost for place in numbers])
+        self.is_lossy = False
         """Whether a number of the batch-level fields is stored as null."""
-        self.merged_bytes = len(orjson.dumps(merged)) if merged else 0
+        self.merged_bytes = self._size_of(merged) if merged else 0
         """The size of the batch-level fields in each event."""
         self._merging = frozenset(merged) | ignored.intersection(("messageId", "type", *SHARED_FIELDS))
         """An event with one of these fields is serialised again."""
@@ -88,6 +87,13 @@ class RecordValues:
             self._added = received_at | {"sentAt": sent_at}
         self._suffix = _suffix(self._added | merged)
         self._suffix_without_sent_at = _suffix(received_at | merged)
+
+    def _size_of(self, merged: dict[str, Any]) -> int:
+        try:
+            return len(orjson.dumps(merged))
+        except TypeError:
+            self.is_lossy = NumberReading(merged).all().is_lossy
+            return len(orjson.dumps(merged, default=STORED))
 
     def value_of(
         self, item: dict[str, Any], content: bytes, retried: bytes, assigned_id: str | None
@@ -173,7 +179,7 @@ def is_deeper_record(item: Mapping[str, Any], value: bytes, levels: int) -> bool
 
 def _suffix(fields: Mapping[str, Any]) -> bytes:
     """Return the JSON that adds fields to a document without its last bracket."""
-    return b"," + orjson.dumps(fields)[1:]
+    return b"," + orjson.dumps(fields, default=STORED)[1:]
 
 
 def _iso(ms: int) -> str:

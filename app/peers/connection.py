@@ -28,6 +28,9 @@ since a suspended process receives nothing.
 
 SILENT = "silent"
 
+TOLD_S = 1.0
+"""The time for the other side to read why it is refused."""
+
 PADDING = bytes(PING_BYTES)
 
 UNKNOWN_KIND = packed(("unknown_kind", "", "no such kind of frame in this version"))
@@ -98,7 +101,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.end("lost" if exc else "closed")
+        self.end(self.reason_of_loss(exc) if exc else "closed")
 
     def pause_writing(self) -> None:
         self._is_paused = True
@@ -153,10 +156,11 @@ class Connection(asyncio.Protocol):
         if self._tick is not None:
             self._tick.cancel()
         transport = self._transport
-        # A TLS connection would stay open until the other side, which is not proved, agrees to its end.
-        if told and transport is not None and self.is_made and not transport.get_extra_info("sslcontext"):
+        if told and transport is not None and self.is_made:
             transport.write(told)
             transport.close()
+            # A TLS connection would stay open until the other side, which is not proved, agrees to its end.
+            self.loop.call_later(TOLD_S, transport.abort)
         elif transport is not None:
             transport.abort()
         self.on_end()
@@ -187,6 +191,10 @@ class Connection(asyncio.Protocol):
     def refusal(self, reason: str) -> bytes:
         """Return the frame that tells the other side why it is refused before its proof; none if empty."""
         return b""
+
+    def reason_of_loss(self, _err: Exception) -> str:
+        """Return why the connection was lost."""
+        return "lost"
 
     def on_begin(self) -> None:
         """Handle the connection from its first moment, before TLS."""

@@ -1,12 +1,13 @@
 """Dialler: the dialled side of a connection, which submits, requests and notifies, and receives statuses."""
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from app.peers.codec import Forwarded, outcomes_of, submissions_body
 from app.peers.connection import Connection, Shared
-from app.peers.errors import error_of, refuse
+from app.peers.errors import error_of, reason_of, refuse
 from app.peers.frames import HEAD, PATH, Kind, packed, unpacked
 from app.peers.handshake import ACCEPTS, DIALS, MAGIC, Hello, challenge_of, check_proof, proof_of
 from app.peers.limits import PATH_BYTES, Versions
@@ -79,6 +80,9 @@ class Dialler(Connection):
         shared = self.shared
         self._hello = Hello(MAGIC, *shared.versions, shared.worker, self.to, shared.nonce())
         self.send(Kind.HELLO, 0, packed(self._hello))
+
+    def reason_of_loss(self, err: Exception) -> str:
+        return reason_of(err) if isinstance(err, ssl.SSLError) else "lost"
 
     def on_flush(self) -> None:
         unsent, self._unsent_submissions = self._unsent_submissions, []

@@ -1,5 +1,6 @@
 """Errors of connections between workers, and how errors of the core are encoded."""
 
+import ssl
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -46,6 +47,15 @@ def error_of(fields: Any) -> GatewayError:
     if not (isinstance(code, str) and isinstance(detail, str) and isinstance(text, str)):
         refuse("malformed")
     return CODES.get(code, GatewayError)(text, detail=detail)
+
+
+def reason_of(err: Exception) -> str:
+    """Return why a connection was not made, for operators of either side."""
+    if isinstance(err, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {err.verify_message}"
+    if isinstance(err, ssl.SSLError) and "ALERT" in (err.reason or ""):
+        return f"it refuses TLS with this worker: {str(err.reason).replace('_', ' ').lower()}"
+    return repr(err)
 
 
 def refuse(reason: str) -> NoReturn:

@@ -8,6 +8,7 @@ import structlog
 
 from app.peers.connection import SILENT, Shared
 from app.peers.dialler import Dialler
+from app.peers.errors import reason_of
 from app.peers.limits import HANDSHAKE_S, REPLACE_S, REPLACED_MAX, REPLACED_S, RETRY_S
 from app.peers.network import Network
 from dedupe.cancellation import is_own_cancellation
@@ -36,6 +37,7 @@ class PeerLink(links.PeerLink):
         self.worker = worker
         self.address = address
         self.is_up = False
+        self.connections = 0  # made so far
         self.status: Any = None  # its last status, encoded; None while it is down
         self._shared, self._handler, self._network = shared, handler, network
         self._dialler: Dialler | None = None
@@ -43,6 +45,10 @@ class PeerLink(links.PeerLink):
         self._why = ""
         self._replaced_at: deque[float] = deque(maxlen=REPLACED_MAX)
         self._is_doubtful = False  # lost with submissions under way, and none was answered since
+
+    @property
+    def why(self) -> str:
+        return self._why
 
     @property
     def can_send(self) -> bool:
@@ -95,13 +101,14 @@ class PeerLink(links.PeerLink):
                 async with asyncio.timeout(timeout_s):
                     await self._connect(dialler)
             except (OSError, ValueError, TimeoutError) as err:
-                self._log_reason(dialler.end_reason or repr(err))
+                self._log_reason(dialler.end_reason or reason_of(err))
                 return False
             self._dialler, connected_at = dialler, loop.time()
             if not self.is_up:
                 logger.info("connected to a worker", worker=self.worker, address=self.address)
             self.is_up, self._why = True, ""
             self._shared.metrics.connected += 1
+            self.connections += 1
             self._pass_status(self.status)
             while dialler.end_reason is None:
                 self._changed.clear()

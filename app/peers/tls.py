@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import structlog
 
+from dedupe.certificate import end_of
 from dedupe.file_signature import signature_of
 from dedupe.model.errors import ConfigurationError
 
@@ -27,6 +28,7 @@ class PeerTLS:
         self._files = cert, key, ca
         self._signatures = self._read_signatures()
         self._contexts = self._read()
+        self._log("certificate loaded")
 
     def contexts(self) -> Contexts:
         """
@@ -43,8 +45,11 @@ class PeerTLS:
             except ConfigurationError as err:
                 logger.error("certificates not reloaded, the previous ones stay in use", error=str(err))
             else:
-                logger.info("certificates reloaded", file=str(self._files[0]))
+                self._log("certificates reloaded")
         return self._contexts
+
+    def _log(self, event: str) -> None:
+        logger.info(event, file=str(self._files[0]), ends=str(end_of(self._files[0])))
 
     def _read_signatures(self) -> list[object]:
         return [signature_of(path) for path in self._files]

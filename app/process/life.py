@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import structlog
 import uvicorn
+import uvloop
 from starlette.types import ASGIApp
 
 from app.telemetry.stderr import drain_stderr
@@ -95,7 +96,9 @@ class ThreadServer(Server):
                 await asyncio.wait([running])
 
     def _run(self, sockets: list[socket.socket] | None) -> None:
-        asyncio.run(super().serve(sockets))
+        # uvloop closes connections for which no file descriptor is left; asyncio logs each, and hangs on them
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(super().serve(sockets))
 
 
 def allow_connections(wanted: int, *, index_files: int) -> int:

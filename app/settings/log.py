@@ -67,7 +67,11 @@ class KafkaSettings(Section, alias_generator=variables("KAFKA_")):
         "replicas by rack, long reads are of a replica in the zone, which saves traffic between zones.",
     )
     request_timeout: Seconds = Field(
-        8, gt=0, lt=30, description="How long one request to Kafka, or one commit, may take; below 30 s."
+        8,
+        gt=0,
+        lt=30,
+        description="How long one commit or one read of Kafka may take; below 30 s. Questions for topics, "
+        "leaders and coordinators wait 2.5 s, and longer where the cluster's answers take longer.",
     )  # Kafka ends a takeover after the transaction_timeout_s of dedupe.storage.kafka.config
 
     def contradictions(self) -> Iterator[str]:

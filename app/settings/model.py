@@ -124,8 +124,9 @@ class IndexSettings(Section):
     sessions_max: int = Field(
         1_000_000,
         ge=1,
-        description="How many client sessions are remembered in all; of more, those used longest ago expire. "
-        "Each takes about 0.2 KB of disk, twice as many rows at most.",
+        description="How many client sessions are remembered in all; of more, ended ones are evicted first, "
+        "then those of the source with the most that were used longest ago. Each takes about 0.25 KB of "
+        "disk, twice as many rows at most.",
     )
 
 

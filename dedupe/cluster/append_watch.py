@@ -15,9 +15,9 @@ from typing import Any
 
 import structlog
 
-from dedupe.cancellation import is_own_cancellation
 from dedupe.cluster.codec import APPENDS
 from dedupe.cluster.peer_directory import PeerDirectory
+from dedupe.cluster.watching import keep_looking
 from dedupe.model.clock import Clock
 from dedupe.model.errors import GatewayError
 from dedupe.partition.lane import Lane
@@ -30,7 +30,6 @@ AGAIN_S = 5.0  # between two probes of one lane
 PROVED_S = 60.0  # of answered probes, before this worker gets lanes again
 MOVE_AGAIN_S = 600.0  # between two times that a lane is given up for this reason, by whichever worker
 WATCH_S = 0.1
-RETRY_S = 1.0
 
 UNANSWERED_MAX = 3
 """Appends of a lane without an answer within a minute; the next one is looked into at once."""
@@ -47,6 +46,7 @@ class AppendWatch:
         running: set[int],
         directory: PeerDirectory,
         clock: Clock,
+        moved_at: dict[int, float],
         on_change: Callable[[], None],
     ) -> None:
         """
@@ -57,6 +57,7 @@ class AppendWatch:
             running: the numbers of those that run here, kept up to date.
             directory: the other workers.
             clock: of all waits.
+            moved_at: when each lane was last given up by any worker, shared with SlowWatch.
             on_change: called when lanes were given up, or the worker may have lanes again.
         """
         self.given_up: frozenset[int] = frozenset()
@@ -64,26 +65,18 @@ class AppendWatch:
         self.moves = 0  # lanes given up so far
         self._lanes, self._running, self._directory = lanes, running, directory
         self._clock, self._on_change = clock, on_change
-        self._moved_at: dict[int, float] = {}
+        self._moved_at = moved_at
         self._probed_at: dict[int, float] = {}
         self._proved_since: float | None = None
 
     async def run(self) -> None:
         """Watch until cancelled; every failure is logged."""
-        while True:
-            await asyncio.sleep(WATCH_S)
-            try:
-                await self._look()
-            except (Exception, asyncio.CancelledError) as err:
-                if is_own_cancellation(err):
-                    raise
-                logger.exception("the watch of appends failed")
-                await asyncio.sleep(RETRY_S)
+        await keep_looking(self._look, WATCH_S, of="appends")
 
     async def can_append(self, number: int, leader: str) -> bool:
-        """Return whether the leader of a lane, which another worker owns, answers this worker."""
-        if self.given_up:
-            return False
+        """Return whether the leader of a lane answers this worker, to which its owner may give it up now."""
+        if self.given_up or self._has_moved(number, self._clock.monotonic()):
+            return False  # its owner may have been restarted since, and does not know
         own = [self._lanes[each] for each in sorted(self._running) if self._lanes[each].log.leader == leader]
         if own:
             return await _passes(own[0].log.probe(), OTHERS_PROBE_S)
@@ -99,13 +92,19 @@ class AppendWatch:
 
     async def _look(self) -> None:
         now = self._clock.monotonic()
-        for status in self._directory.alive().values():
-            self._moved_at.update(dict.fromkeys(status.given_up, now))
+        self._note_moves(now)
         for number in sorted(self._running - self.given_up):
             if self._is_late(number, now) and self._is_due(number, now):
                 await self._check(number)
         if self.given_up and self._is_due(number := min(self.given_up), now):
             await self._prove(number)
+
+    def _note_moves(self, now: float) -> None:
+        for status in self._directory.alive().values():
+            self._moved_at.update(dict.fromkeys(status.given_up, now))
+
+    def _has_moved(self, number: int, now: float) -> bool:
+        return now - self._moved_at.get(number, -MOVE_AGAIN_S) < MOVE_AGAIN_S
 
     def _is_late(self, number: int, now: float) -> bool:
         lane = self._lanes[number]
@@ -124,10 +123,11 @@ class AppendWatch:
             _passes(self._lanes[number].log.probe(), PROBE_S), self._ask_others(number, leader)
         )
         now = self._clock.monotonic()
+        self._note_moves(now)  # another worker may have given one up meanwhile, which was claimed here
         if is_answered or not others or not self._is_late(number, now):
             return
         lost = {each for each in self._running if self._lanes[each].log.leader == leader}
-        lost = {each for each in lost if now - self._moved_at.get(each, -MOVE_AGAIN_S) >= MOVE_AGAIN_S}
+        lost = {each for each in lost if not self._has_moved(each, now)}
         if not lost:
             return
         logger.error(

@@ -2,14 +2,17 @@
 Assignment: which worker of a group owns each lane, and which one follows it. Pure.
 
 The rule is that of Kafka Streams (KIP-441): a lane stays where it is served, and moves only to a worker whose
-index has followed it; its next owner follows it first. Exactly-once storage does not depend on it: the log
-fences one of two owners, and requests for a lane without owner are answered as retriable.
+index has followed it; its next owner follows it first, beside its standby. While workers are restarted one
+after the other, only the lanes of the one that leaves move, to those that have returned (ADR 0033).
+Exactly-once storage does not depend on it: the log fences one of two owners, and requests for a lane without
+owner are answered as retriable.
 
 A lane is a number here: the clean partitions from 0 on, then those of quarantine.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import islice, zip_longest
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import orjson
@@ -19,6 +22,9 @@ VERSION = 1
 
 WorkerId: TypeAlias = str
 Decoded = TypeVar("Decoded")
+
+BROKEN_MAX, BROKEN_CHARS_MAX = 32, 120
+"""What of broken links is told to all members: the coordinator stores it once for each."""
 
 NOBODY: WorkerId = ""
 """The owner or follower of a lane that has none."""
@@ -40,6 +46,9 @@ class Member(NamedTuple):
     version: int = VERSION
     unreached: tuple[WorkerId, ...] = ()  # members to which it has no link
     given_up: tuple[int, ...] = ()  # lanes whose leader does not answer it; it must own and follow none
+    why_unreached: tuple[str, ...] = ()  # of each of `unreached`, as far as it is known
+    is_new: bool = False  # it has joined lately, maybe as one of several that are restarted in turn
+    is_late: bool = False  # it leaves, and does not wait for the next owners of its lanes any longer
 
     def encoded(self) -> bytes:
         """Encode it as one JSON object."""
@@ -63,6 +72,8 @@ class Assignment(NamedTuple):
     is_settled: bool = True  # False: members rejoin once their followers have caught up
     generation: int = 0  # later ones have larger numbers
     version: int = VERSION
+    broken: tuple[str, ...] = ()  # "a -> b: why" of members of which a does not reach b
+    next_owners: tuple[WorkerId, ...] = ()  # by lane: who follows it too, to own it then; empty if nobody
 
     def encoded(self) -> bytes:
         """Encode it as one JSON object."""
@@ -72,6 +83,22 @@ class Assignment(NamedTuple):
     def decode(cls, text: bytes) -> Self:
         """Decode an assignment of this or a later version. Raises ValueError."""
         return _decoded(cls, text)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the members' numbers of lanes differ by at most one."""
+        owned = Counter(self.owners)
+        counts = [owned[name] for name in self.addresses]
+        return not counts or max(counts) - min(counts) <= 1
+
+    def is_of(self, lanes: int) -> bool:
+        """Whether it is about this number of lanes."""
+        return {*map(len, (self.owners, self.followers, self.next_owners or self.owners))} == {lanes}
+
+    def followers_of(self, lane: int) -> tuple[WorkerId, ...]:
+        """Return who follows a lane: its standby and its next owner, as far as there are any."""
+        names = self.followers[lane], self.next_owners[lane] if self.next_owners else NOBODY
+        return tuple(name for name in names if name != NOBODY)
 
 
 def assign(members: Sequence[Member], lanes: int, *, standbys: bool = True) -> Assignment:
@@ -88,17 +115,40 @@ def assign(members: Sequence[Member], lanes: int, *, standbys: bool = True) -> A
     served_by = _served_by(by_name.values(), lanes)
     staying = _connected(staying, served_by)
     staying = {name: member for name, member in staying.items() if not member.given_up} or staying
-    wanted = _balanced(served_by, staying, lanes)
+    wanted = _balanced(served_by, staying, lanes, is_resting=_is_resting(by_name, staying))
     owners = wanted
     if standbys:  # without them, the next owner would never have followed the lane
-        owners = [_owner_now(lane, served_by[lane], wanted[lane], staying) for lane in range(lanes)]
+        waiting = {*staying, *(name for name, of in by_name.items() if of.is_leaving and not of.is_late)}
+        owners = [_owner_now(lane, served_by[lane], wanted[lane], staying, waiting) for lane in range(lanes)]
     followers = _followers(owners, wanted, staying) if standbys and len(staying) > 1 else [NOBODY] * lanes
+    places = list(zip(owners, wanted, followers, strict=True))
+    next_owners = [NOBODY if name in (owner, follower) else name for owner, name, follower in places]
     return Assignment(
         tuple(owners),
         tuple(followers),
         {name: member.address for name, member in by_name.items()},
         is_settled=owners == wanted,
+        broken=_broken(by_name),
+        next_owners=tuple(next_owners) if any(next_owners) else (),
     )
+
+
+def _is_resting(members: Mapping[WorkerId, Member], staying: Mapping[WorkerId, Member]) -> bool:
+    """Return whether lanes stay uneven: what is moved while others are restarted, moves once more."""
+    new = sum(member.is_new for member in staying.values())
+    is_left = any(member.is_leaving and member.serving for member in members.values())
+    return is_left or 0 < new < len(staying)
+
+
+def _broken(members: Mapping[WorkerId, Member]) -> tuple[str, ...]:
+    """Return the first BROKEN_MAX links between members that are down."""
+    found = (
+        f"{name} -> {other}: {(why or 'no answer')[:BROKEN_CHARS_MAX]}"
+        for name, member in members.items()
+        for other, why in zip_longest(member.unreached, member.why_unreached)
+        if other in members
+    )
+    return tuple(islice(found, BROKEN_MAX))
 
 
 def _served_by(members: Iterable[Member], lanes: int) -> list[WorkerId]:
@@ -135,22 +185,28 @@ def _connected(staying: Mapping[WorkerId, Member], served_by: Sequence[WorkerId]
 
 
 def _balanced(
-    served_by: Sequence[WorkerId], staying: Mapping[WorkerId, Member], lanes: int
+    served_by: Sequence[WorkerId], staying: Mapping[WorkerId, Member], lanes: int, *, is_resting: bool
 ) -> list[WorkerId]:
-    """Return owners whose numbers of lanes differ by at most one, with the fewest moves."""
+    """Return owners whose numbers of lanes differ by at most one, with the fewest moves, and none at rest."""
     owned: dict[WorkerId, list[int]] = {name: [] for name in staying}
     free: list[int] = []
     for lane, name in enumerate(served_by):
         owned.get(name, free).append(lane)
     low, over = divmod(lanes, len(owned))
-    # The workers with most lanes get the larger shares, so that fewer lanes move.
-    by_count = sorted(owned, key=lambda name: (-len(owned[name]), name))
+    # The workers with most lanes get the larger shares, so that fewer lanes move; at rest, those that have
+    # returned, since the lanes of the others will move.
+    by_count = sorted(owned, key=lambda name: (is_resting != staying[name].is_new, -len(owned[name]), name))
     shares = {name: low + (place < over) for place, name in enumerate(by_count)}
-    for name, kept in owned.items():
-        free += kept[shares[name] :]
-        del kept[shares[name] :]
+    if not is_resting:
+        lacking = {name for name, kept in owned.items() if len(kept) < shares[name]}
+        homes = sorted(staying)
+        for name, kept in owned.items():
+            home = {lane: homes[lane % len(homes)] for lane in kept}
+            kept.sort(key=lambda lane: (home[lane] in lacking, home[lane] != name))
+            free += kept[shares[name] :]
+            del kept[shares[name] :]
     for lane in sorted(free):
-        able = [name for name in owned if len(owned[name]) < shares[name]]
+        able = [name for name in owned if len(owned[name]) < shares[name]] or owned
         owned[_fittest(able, lane, staying, owned)].append(lane)
     return [name for _, name in sorted((lane, name) for name, kept in owned.items() for lane in kept)]
 
@@ -166,27 +222,34 @@ def _fittest(
 
 
 def _owner_now(
-    lane: int, served_by: WorkerId, wanted: WorkerId, staying: Mapping[WorkerId, Member]
+    lane: int,
+    served_by: WorkerId,
+    wanted: WorkerId,
+    staying: Mapping[WorkerId, Member],
+    waiting: Container[WorkerId],
 ) -> WorkerId:
-    """Return the owner until the wanted one has followed the lane."""
-    is_ready = not staying[wanted].can_follow or lane in staying[wanted].followed
-    return wanted if is_ready or served_by not in staying else served_by
+    """Return the owner until the wanted one has followed the lane; if it cannot wait, who has followed it."""
+    if not staying[wanted].can_follow or lane in staying[wanted].followed:
+        return wanted
+    if served_by in waiting:
+        return served_by
+    return next((name for name, member in staying.items() if lane in member.followed), wanted)
 
 
 def _followers(
     owners: Sequence[WorkerId], wanted: Sequence[WorkerId], staying: Mapping[WorkerId, Member]
 ) -> list[WorkerId]:
-    """Return each lane's follower: its next owner, otherwise the fittest worker, in another zone if any."""
+    """Return each lane's follower: the fittest worker, in another zone if any, but not the next owner."""
     given: dict[WorkerId, list[int]] = {name: [] for name, member in staying.items() if member.can_follow}
     followers = []
     for lane, (owner, next_owner) in enumerate(zip(owners, wanted, strict=True)):
-        able = [name for name in given if name != owner]
-        if next_owner != owner and next_owner in able:
-            able = [next_owner]
+        able = [name for name in given if name not in (owner, next_owner)]
+        if not able:
+            able = [name for name in given if name != owner]
         if not able:
             followers.append(NOBODY)
             continue
-        zone = staying[owner].zone if owner in staying else ""
+        zone = staying[next_owner].zone
         others = [name for name in able if staying[name].zone != zone] if zone else []
         name = _fittest_follower(others or able, lane, staying, given)
         given[name].append(lane)

@@ -9,6 +9,7 @@ from typing import Any
 
 from dedupe.decide.committed import Committed, LastRecord
 from dedupe.decide.sessions import SessionKey, SessionState
+from dedupe.model.identity import SOURCE_HASH_BYTES
 from dedupe.model.types import Entry, Progress, Session
 
 COMMITTED = "committed"
@@ -26,6 +27,9 @@ SESSIONS = "sessions"
 APPENDS = "appends"
 """Kind of a request: whether a lane's leader answers large requests of the asked worker."""
 
+STANDBY = "standby"
+"""Kind of a request: how long a leader takes to answer the asked worker, if that could take lanes over."""
+
 KEY_BYTES, FINGERPRINT_BYTES = 16, 8
 
 
@@ -41,12 +45,15 @@ def encode_committed(lane: int, committed: Committed) -> list[Any]:
         b"".join(committed.fingerprints),
         list(committed.secondary_keys),
         [session and _encode_session(session) for session in committed.sessions],
+        list(committed.source_hashes),
+        [list(keys) for keys in committed.evicted],
     ]
 
 
 def decode_committed(fields: Any) -> tuple[int, Committed]:
     """Decode a lane's number and its commit. Raises ValueError, TypeError."""
-    lane, first_seq, base, timestamp_ms, after, keys, fingerprints, secondary_keys, sessions, *_ = fields
+    lane, first_seq, base, timestamp_ms, after, keys, fingerprints, secondary_keys, sessions, *later = fields
+    source_hashes, evicted = [*later, (), ()][:2]  # an earlier version has none
     if not _are_counts(lane, first_seq, base, timestamp_ms, bits=63):
         raise ValueError("not a commit")
     committed = Committed(
@@ -58,6 +65,8 @@ def decode_committed(fields: Any) -> tuple[int, Committed]:
         _cut(fingerprints, FINGERPRINT_BYTES),
         [secondary_key and _sized(secondary_key, KEY_BYTES) for secondary_key in secondary_keys],
         [session and _decode_session(session) for session in sessions],
+        [_sized(source_hash, SOURCE_HASH_BYTES) for source_hash in source_hashes],
+        [[_sized(key, 2 * KEY_BYTES) for key in keys] for keys in evicted],
     )
     count = len(committed.keys)
     if not count or not {len(column) for column in committed[5:]} <= {count, 0}:

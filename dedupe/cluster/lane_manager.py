@@ -6,9 +6,7 @@ loses none, since the log's fencing decides which worker owns a lane. There are 
 
 - A lane starts here after its previous owner has released it or is down.
 - A lane that was fenced stays down until the next assignment.
-- A follower claims its lane when the owner is down, has given the lane up (AppendWatch), or has reported it
-  as failing for FAILING_S: once a generation, and only from an owner whose status confirmed the assignment.
-  Otherwise two workers that cannot reach each other would claim each other's lanes again and again.
+- A standby claims its lane when the owner is down, has given the lane up (AppendWatch), or fails (Claims).
 
 Lane.run -> **LaneManager.replicate** -> PeerLink.notify ~> PeerRequestHandler -> Follower.receive
 """
@@ -23,11 +21,13 @@ import structlog
 from dedupe.cancellation import is_own_cancellation
 from dedupe.cluster.append_watch import AppendWatch
 from dedupe.cluster.assignment import NOBODY, Assignment, Member, WorkerId
+from dedupe.cluster.claims import Claims
 from dedupe.cluster.codec import COMMITTED, encode_committed
 from dedupe.cluster.links import PeerLink, Peers, Status
 from dedupe.cluster.membership import Membership
 from dedupe.cluster.peer_directory import PeerDirectory
 from dedupe.cluster.role import Role
+from dedupe.cluster.slow_watch import SlowWatch
 from dedupe.cluster.standing import Standing
 from dedupe.decide.committed import Committed
 from dedupe.model.clock import Clock, Deadline
@@ -39,10 +39,11 @@ from dedupe.partition.supervisor import keep_running
 # In seconds:
 RELEASE_S = 10.0  # for the previous owner to release a lane, while it is alive
 HAND_OVER_S = 20.0  # for all lanes to be served elsewhere, when this worker stops
+FOLLOW_S = 5.0  # of these, for next owners to follow them; then whoever has followed them gets them
+NEW_S = 30.0  # after joining: of workers that are restarted in turn, the next one stops meanwhile
 DRAIN_S = 10.0  # for a lane to finish its queue, before it is cancelled
 POLL_S = 0.1  # between two checks of the other workers
 RETRY_S = 1.0  # after a failure that a lane itself does not handle
-FAILING_S = 15.0  # of reported failure before a follower, whose own reads succeed, claims the lane
 EXPECTED_S = 10.0  # for the lanes of a worker that is down to be served elsewhere; requests wait as long
 
 logger = structlog.get_logger(__name__)
@@ -62,7 +63,7 @@ class LaneManager:
         """Manage no lane until `run`; `lanes` are all lanes of the log, those of quarantine last."""
         self.generation = -1
         self.assignment = Assignment((NOBODY,) * len(lanes), (NOBODY,) * len(lanes), {})
-        self.moves = 0  # lanes started here
+        self.moves = 0  # lanes that came here from other workers
         self.claims = 0  # of these, claimed without an assignment
         self.lanes = lanes
         self.is_leaving = False
@@ -74,14 +75,20 @@ class LaneManager:
         self.directory = PeerDirectory(len(lanes), peers, clock)
         self.standing = Standing(lanes, self.directory, clock)
         self._running: set[int] = set()  # lanes owned here and not released
-        self.appends = AppendWatch(lanes, self._running, self.directory, clock, self._on_given_up)
+        moved_at: dict[int, float] = {}
+        watched = lanes, self._running, self.directory, clock, moved_at, self._on_given_up
+        self.appends = AppendWatch(*watched)
+        self.slow = SlowWatch(*watched, standby_of=lambda number: self.assignment.followers[number])
         self._claimed: set[int] = set()  # lanes owned here without an assignment
-        self._owner_since = [-1] * len(lanes)  # generation of the owner's assignment, or after a claim
-        self._failing_since: dict[int, float] = {}  # lanes that fail at their owner, followed closely here
+        self._claims = Claims(lanes, self.directory, clock, self._is_standby)
+        self._elsewhere: set[int] = set()  # lanes that other workers own, or owned last
+        self._joined_at: float | None = None
         self._is_stopping = False
+        self._is_late = False  # leaving for longer than FOLLOW_S
         self._wake = [asyncio.Event() for _ in lanes]  # a lane's role may have changed
         self._unreachable: tuple[WorkerId, ...] = ()  # as last reported to the group
         self._told_given_up: tuple[int, ...] = ()  # as last reported to the group
+        self._was_new = True  # as last reported to the group
         for number, lane in enumerate(lanes):
             lane.replicate_to(partial(self.replicate, number))
 
@@ -100,27 +107,39 @@ class LaneManager:
             if lane.state is LaneState.FOLLOWING and lane.follower.is_caught_up
         ]
         self._unreachable = self.directory.unreachable()
-        self._told_given_up = tuple(sorted(self.appends.given_up))
+        self._told_given_up = tuple(sorted(self.appends.given_up | self.slow.handed_over))
+        self._was_new = self._is_new()
         return self._member._replace(
             serving=tuple(sorted(self._running)),
             claimed=tuple(sorted(self._claimed)),
             followed=tuple(followed),
             is_leaving=self.is_leaving,
             unreached=self._unreachable,
+            why_unreached=tuple(map(self.directory.why_unreachable, self._unreachable)),
             given_up=self._told_given_up,
+            is_new=self._was_new,
+            is_late=self._is_late,
         )
 
     def on_assignment(self, generation: int, assignment: Assignment) -> None:
         """Adopt the group's assignment."""
-        if len(assignment.owners) != len(self.lanes) or len(assignment.followers) != len(self.lanes):
+        if not assignment.is_of(len(self.lanes)):
             logger.error("assignment ignored: it has another number of lanes", lanes=len(assignment.owners))
             return
         for number, (before, owner) in enumerate(zip(self.assignment.owners, assignment.owners, strict=True)):
             if owner != before:
-                self._owner_since[number] = generation
+                self._claims.owner_since[number] = generation
+            if owner not in (NOBODY, self.worker):
+                self._elsewhere.add(number)
+        self._joined_at = self._clock.monotonic() if self._joined_at is None else self._joined_at
+        for link in assignment.broken:
+            if f" -> {self.worker}: " in link and link not in self.assignment.broken:
+                logger.warning("another worker does not reach this one", link=link)
         self.generation, self.assignment = generation, assignment
         self._claimed.clear()
-        self.appends.take_back([n for n in self._told_given_up if assignment.owners[n] == self.worker])
+        kept = [number for number in self._told_given_up if assignment.owners[number] == self.worker]
+        self.appends.take_back(kept)
+        self.slow.take_back(kept)
         is_member = self.worker in assignment.addresses
         if not is_member:  # connections are by name: both would end each other's
             logger.error("another worker has the same GATEWAY_WORKER_ID: this one serves nothing")
@@ -146,6 +165,7 @@ class LaneManager:
             tasks.create_task(self._membership.run(self.describe, self.on_assignment))
             tasks.create_task(self._watch_peers())
             tasks.create_task(self.appends.run())
+            tasks.create_task(self.slow.run())
             for number in range(len(self.lanes)):
                 tasks.create_task(self._manage(number))
 
@@ -159,12 +179,15 @@ class LaneManager:
             served = [self.server_of(number) is not None for number in range(len(self.lanes))]
             if all(served) and not self._running:
                 return True
+            if not self._is_late and deadline.remaining_s <= HAND_OVER_S - FOLLOW_S:
+                self._is_late = True
+                self._membership.rejoin()
             await self._wait_for_change(deadline)
         return False
 
     def undo_hand_over(self) -> None:
         """Own lanes again after `hand_over`."""
-        self.is_leaving = False
+        self.is_leaving = self._is_late = False
         self._membership.rejoin()
 
     async def finish(self, limit_s: float) -> None:
@@ -186,7 +209,7 @@ class LaneManager:
     def is_expected(self, number: int) -> bool:
         """Return whether a worker should serve the lane within seconds."""
         if self.role_of(number) is Role.OWNER:
-            return not self._is_failing(number)
+            return not self.lanes[number].health.is_failing
         if self.directory.absent_s(self.assignment.owners[number]) >= EXPECTED_S:
             return False
         return not any(number in status.failing for status in self.directory.alive().values())
@@ -197,28 +220,28 @@ class LaneManager:
             return Role.NONE
         if number in self._claimed or self.assignment.owners[number] == self.worker:
             return Role.OWNER
-        return Role.FOLLOWER if self.assignment.followers[number] == self.worker else Role.NONE
+        return Role.FOLLOWER if self.worker in self.assignment.followers_of(number) else Role.NONE
 
     def status(self) -> Status:
         """Return this worker's status for the others."""
         given_up = self.appends.given_up
         running = self._running - given_up
         active = {number for number in running if self.lanes[number].state is LaneState.ACTIVE}
-        failing = filter(self._is_failing, running)
-        owned, is_leaving = frozenset(self._running), self.is_leaving
-        told = frozenset(active), frozenset(failing), is_leaving, given_up, self.standing.unserved()
-        return Status(self.generation, owned, *told)
+        failing = {number for number in running if self.lanes[number].health.is_failing}
+        owned, slow = frozenset(self._running), self.slow
+        told = frozenset(active), frozenset(failing), self.is_leaving, given_up, self.standing.unserved()
+        return Status(self.generation, owned, *told, slow.handed_over, slow.commit_ms)
 
     def replicate(self, number: int, committed: Committed) -> None:
-        """Send a commit to the lane's follower, which reads it from the log if this fails. Never raises."""
-        follower = self.assignment.followers[number]
-        link = self.directory.link(follower)
-        if link is None:  # no follower, this worker itself after a claim, or one that is down
-            return
-        try:
-            link.notify(COMMITTED, encode_committed(number, committed))
-        except Exception as err:
-            logger.error("commit not replicated to the follower", worker=follower, exc_info=err)
+        """Send a commit to the lane's followers, which read it from the log if this fails. Never raises."""
+        for follower in self.assignment.followers_of(number):
+            link = self.directory.link(follower)
+            if link is None:  # this worker itself after a claim, or one that is down
+                continue
+            try:
+                link.notify(COMMITTED, encode_committed(number, committed))
+            except Exception as err:
+                logger.error("commit not replicated to the follower", worker=follower, exc_info=err)
 
     # ---- running lanes
 
@@ -260,6 +283,8 @@ class LaneManager:
         deadline = Deadline(self._clock, RELEASE_S)
         while self.role_of(number) is Role.OWNER:
             is_owned = any(number in status.owned for status in self.directory.alive().values())
+            if is_owned:
+                self._elsewhere.add(number)
             is_free = not is_owned and self.directory.are_known()
             if deadline.is_over or is_free or number in self._claimed:
                 return True
@@ -269,7 +294,8 @@ class LaneManager:
     async def _own(self, number: int, lane: Lane) -> None:
         """Run the lane until its role changes or another worker fences it."""
         self._running.add(number)
-        self.moves += 1
+        self.moves += number in self._elsewhere
+        self._elsewhere.discard(number)
         lane.assign()
         running = asyncio.ensure_future(keep_running(lane))
         self.directory.signal_change()
@@ -277,10 +303,8 @@ class LaneManager:
             while not running.done() and self.role_of(number) is Role.OWNER:
                 await self._wait_for(running, number)
             lane.drain()
-            is_drained = (
-                lane.state is not LaneState.DRAINING
-            )  # its queue is empty, and a replay may take minutes
-            if not is_drained and number not in self.appends.given_up:
+            is_slow = number in self.appends.given_up | self.slow.handed_over
+            if lane.state is LaneState.DRAINING and not is_slow:  # else a replay may take minutes
                 await asyncio.wait({running}, timeout=DRAIN_S)
         finally:
             running.cancel()
@@ -349,51 +373,27 @@ class LaneManager:
                 self._peers.announce()
                 self._wake_all()
             self.directory.update_down()
-            self._claim_lanes()
-            if self.directory.unreachable() != self._unreachable:
+            for number in self._claims.due(self.assignment):
+                self._claim(number)
+            is_older = self._was_new and not self._is_new() and not self.assignment.is_even
+            if is_older or self.directory.unreachable() != self._unreachable:
                 self._membership.rejoin()
 
-    def _claim_lanes(self) -> None:
-        """Claim followed lanes whose owner is down, has given them up, or has failed for FAILING_S."""
-        now = self._clock.monotonic()
-        failing = frozenset[int]().union(*(status.failing for status in self.directory.alive().values()))
-        self._failing_since = {
-            number: self._failing_since.get(number, now)
-            for number, lane in enumerate(self.lanes)
-            if number in failing and lane.follower.is_caught_up
-        }
-        for number, (lane, owner) in enumerate(zip(self.lanes, self.assignment.owners, strict=True)):
-            is_down = owner in self.directory.down
-            status = self.directory.last_status(owner)
-            is_given_up = status is not None and number in status.given_up
-            is_lost = is_down or is_given_up or now - self._failing_since.get(number, now) >= FAILING_S
-            if not is_lost or self.role_of(number) is not Role.FOLLOWER:
-                continue
-            if status is None or status.generation < self._owner_since[number]:
-                continue
-            if self.directory.server_of(number) is None and lane.follower.is_caught_up:
-                logger.warning(
-                    f"partition claimed: its owner {'is down' if is_down else 'cannot serve it'}",
-                    topic=lane.topic,
-                    partition=lane.partition,
-                    owner=owner,
-                    generation=self.generation,
-                )
-                self._claim(number)
+    def _is_standby(self, number: int) -> bool:
+        """Whether it follows the lane, and not only to own it next."""
+        return self.role_of(number) is Role.FOLLOWER and self.assignment.followers[number] == self.worker
 
     def _claim(self, number: int) -> None:
         self.claims += 1
         self._claimed.add(number)
-        self._owner_since[number] = self.generation + 1
+        self._claims.owner_since[number] = self.generation + 1
         self._wake[number].set()
         self._membership.rejoin()
+
+    def _is_new(self) -> bool:
+        return self._joined_at is None or self._clock.monotonic() - self._joined_at < NEW_S
 
     def _on_given_up(self) -> None:
         self._membership.rejoin()
         self._peers.announce()
         self._wake_all()
-
-    def _is_failing(self, number: int) -> bool:
-        """Whether a lane here waits for its log or index, and is not fenced by another worker."""
-        health = self.lanes[number].health
-        return health.failing_since_ms is not None and not health.is_lost and not health.is_fenced

@@ -26,13 +26,17 @@ class Status(NamedTuple):
     is_leaving: bool = False
     given_up: frozenset[int] = frozenset()  # to be claimed: their leader does not answer this worker
     unserved: frozenset[int] | None = None  # neither served here nor in reach; None if it is not told
+    handed_over: frozenset[int] = frozenset()  # served until the group assigns them to quicker workers
+    commit_ms: Mapping[str, int] = {}  # the median of its commits, by leader
 
     def encode(self) -> list[Any]:
         """Encode it as plain values; fields of later versions only if they say something."""
         lanes = map(sorted, (self.owned, self.active, self.failing))
-        later = [] if self.unserved is None and not self.given_up else [sorted(self.given_up)]
-        later += [] if self.unserved is None else [sorted(self.unserved)]
-        return [self.generation, *lanes, self.is_leaving, *later]
+        unserved = None if self.unserved is None else sorted(self.unserved)
+        later = [sorted(self.given_up), unserved, sorted(self.handed_over), sorted(self.commit_ms.items())]
+        says = self.given_up, unserved is not None, self.handed_over, self.commit_ms
+        count = max((place for place, is_told in enumerate(says, 1) if is_told), default=0)
+        return [self.generation, *lanes, self.is_leaving, *later[:count]]
 
     @classmethod
     def decode(cls, fields: object) -> Self:
@@ -45,8 +49,19 @@ class Status(NamedTuple):
         if not all(isinstance(number, int) for numbers in ([generation], *lanes) for number in numbers):
             raise ValueError("not a status")
         owned, active, failing = map(frozenset, lanes)
-        given_up, unserved, *_ = *map(_numbers_of, fields[FIRST_FIELDS:]), None, None
-        return cls(generation, owned, active, failing, bool(is_leaving), given_up or frozenset(), unserved)
+        later: list[Any] = [*fields[FIRST_FIELDS:], None, None, None, None]
+        given_up, unserved, handed_over, commit_ms, *_ = later
+        return cls(
+            generation,
+            owned,
+            active,
+            failing,
+            bool(is_leaving),
+            _numbers_of(given_up) or frozenset(),
+            _numbers_of(unserved),
+            _numbers_of(handed_over) or frozenset(),
+            _times_of(commit_ms),
+        )
 
 
 def _numbers_of(field: object) -> frozenset[int] | None:
@@ -56,11 +71,23 @@ def _numbers_of(field: object) -> frozenset[int] | None:
     return frozenset(field)
 
 
+def _times_of(field: object) -> dict[str, int]:
+    """Decode pairs of a name and a time; those that are something else are left out."""
+    if not isinstance(field, list | tuple):
+        return {}
+    pairs = [each for each in field if isinstance(each, list | tuple)]
+    return {pair[0]: pair[1] for pair in pairs if tuple(map(type, pair[:2])) == (str, int)}
+
+
 class PeerLink(Protocol):
     """The link to one other worker."""
 
     is_up: bool
     """Whether the worker has answered recently."""
+
+    @property
+    def why(self) -> str:
+        """Why there is no connection, as far as it is known; empty if there is one."""
 
     @property
     def can_send(self) -> bool:

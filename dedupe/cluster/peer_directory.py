@@ -43,6 +43,10 @@ class PeerDirectory:
             self._statuses[worker] = Status.decode(fields)
         self.update_servers()
 
+    def announce(self) -> None:
+        """Send this worker's status to all others."""
+        self._peers.announce()
+
     # ---- one member
 
     def link(self, worker: WorkerId) -> PeerLink | None:
@@ -118,6 +122,11 @@ class PeerDirectory:
         return tuple(
             sorted(name for name, at in self._last_down.items() if at > since and name in self._members)
         )
+
+    def why_unreachable(self, worker: WorkerId) -> str:
+        """Return why a member is out of reach, as far as it is known."""
+        link = self._peers.link(worker)
+        return "" if link is None else link.why
 
     # ---- waiting
 

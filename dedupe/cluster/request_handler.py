@@ -17,6 +17,7 @@ from dedupe.cluster.codec import (
     FIND,
     SESSION,
     SESSIONS,
+    STANDBY,
     decode_committed,
     encode_entry,
     encode_rows,
@@ -40,6 +41,7 @@ class PeerRequestHandler:
             SESSIONS: self._sessions,
             FIND: self._find,
             APPENDS: self._appends,
+            STANDBY: self._stands_by,
         }
         """Handlers by kind of request, from body to response. A GatewayError is raised at the requester."""
         self._manager = manager
@@ -103,8 +105,9 @@ class PeerRequestHandler:
         return own.submit(submission._replace(received_ms=received_ms))
 
     async def _session(self, body: Any) -> Any:
-        number, key, *_ = body
-        return encode_state(await self._lanes[number].session(key))
+        number, key, *later = body
+        is_ended = later[:1] == [True]  # an earlier version does not say
+        return encode_state(await self._lanes[number].session(key, is_ended=is_ended))
 
     async def _sessions(self, body: Any) -> Any:
         number, client_hash, count, *_ = body
@@ -113,6 +116,10 @@ class PeerRequestHandler:
     async def _appends(self, body: Any) -> Any:
         number, leader, *_ = body
         return await self._manager.appends.can_append(number, leader)
+
+    async def _stands_by(self, body: Any) -> Any:
+        numbers, probed, *_ = body
+        return await self._manager.slow.stands_by(numbers, probed)
 
     async def _find(self, body: Any) -> Any:
         number, key, *_ = body

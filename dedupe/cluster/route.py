@@ -64,11 +64,11 @@ class GroupRoute:
     def may_submit_again(self, err: Exception) -> bool:
         return isinstance(err, LaneNotActiveError | NotAppendedError | OutcomeUnknownError)
 
-    async def session(self, key: SessionKey) -> SessionState | None:
+    async def session(self, key: SessionKey, *, is_ended: bool = False) -> SessionState | None:
         link = self._owner()
         if link is None:
-            return await self._lane.session(key)
-        return await _request(link, SESSION, [self._number, key], decode_state)
+            return await self._lane.session(key, is_ended=is_ended)
+        return await _request(link, SESSION, [self._number, key, is_ended], decode_state)
 
     async def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
         link = self._owner()

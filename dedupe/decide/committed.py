@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from dedupe.decide.sessions import SessionKey
 from dedupe.model.types import EventKey, Fingerprint, Offset, Session
 from dedupe.storage.index import IndexState
 
@@ -31,3 +32,5 @@ class Committed(NamedTuple):
     fingerprints: Sequence[Fingerprint]
     secondary_keys: Sequence[EventKey | None] = ()  # empty, or n
     sessions: Sequence[Session | None] = ()  # empty, or n
+    source_hashes: Sequence[bytes] = ()  # empty, or n; NO_SOURCE without a session
+    evicted: Sequence[Sequence[SessionKey]] = ()  # empty, or n

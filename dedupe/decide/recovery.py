@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from dedupe.decide.sessions import NO_SOURCE
 from dedupe.model.errors import IdentityMismatchError
 from dedupe.model.identity import Identity
 from dedupe.model.record import FLAG_ID_ASSIGNED, RecordIdentity, is_identified_by, parse_identity
@@ -24,6 +25,7 @@ class CheckedRecord(NamedTuple):
     timestamp_ms: int
     identity: RecordIdentity
     secondary_key: EventKey | None = None  # see Event
+    source_hash: bytes = NO_SOURCE  # with a session
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,9 @@ class RecordCheck:
             )
         if identity.session is None:
             return CheckedRecord(record.offset, record.timestamp_ms, identity)
-        return CheckedRecord(record.offset, record.timestamp_ms, identity, self._secondary_key_of(identity))
+        secondary_key = self._secondary_key_of(identity)
+        source_hash = self.identity.source_hash(identity.source)
+        return CheckedRecord(record.offset, record.timestamp_ms, identity, secondary_key, source_hash)
 
     def _secondary_key_of(self, record: RecordIdentity) -> EventKey | None:
         """Return the secondary key of a session's event; None if it had no message id of its own."""

@@ -9,8 +9,7 @@ The design follows RIFL (Lee et al., SOSP 2015): completion records, acknowledge
 The epoch is that of Kafka's idempotent producer.
 """
 
-from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from dedupe.model.types import Offset, Progress, Session
@@ -25,9 +24,13 @@ SEQUENCES_AHEAD_MAX = 512
 
 DAY_MS = 86_400_000
 
-EVICTIONS_BESIDE_MAX = 256
-"""The limit of evictions of an update, besides one for each changed row: a lower limit is reached in
-steps."""
+Listing: TypeAlias = bytes
+"""A list of rows, oldest first: LIVE, EVICTED, or OF_SOURCE followed by a source's hash."""
+
+LIVE, EVICTED, OF_SOURCE = b"l", b"e", b"o"
+"""A live row is in LIVE and in the list of its source."""
+
+NO_SOURCE = bytes(8)
 
 U64_MAX = 2**64 - 1
 
@@ -45,6 +48,13 @@ class SessionState(NamedTuple):
     last_offset: Offset  # of its newest record
     is_evicted: bool = False
     """No new sequence is accepted, and `above` is 0."""
+    source_hash: bytes = NO_SOURCE  # dedupe.model.identity.Identity.source_hash
+    evicted_at: Offset = -1  # the record that says so
+
+    @property
+    def listed_at(self) -> Offset:
+        """Its place in the lists that have it."""
+        return self.evicted_at if self.is_evicted else self.last_offset
 
     @property
     def highest(self) -> int:
@@ -81,7 +91,7 @@ class SessionPolicy(NamedTuple):
     lease_ms: int
     """The life of a session after its last record. The log retains its records for `remembered_ms`."""
     sessions_max: int
-    """The limit of live sessions, of which the least recently used are evicted, and of evicted ones."""
+    """The limit of live sessions, which the lane's owner evicts beyond it, and of evicted ones."""
     expired_ms: int = DAY_MS
     """How much longer an expired session is remembered."""
 
@@ -132,6 +142,7 @@ class SessionUpdate(NamedTuple):
 
     changes: Sequence[SessionChange]
     counts: SessionCounts  # afterwards
+    sizes: Mapping[bytes, int] = {}  # afterwards, the live rows of each source that has changed, by its hash
 
 
 class SessionRecord(NamedTuple):
@@ -140,6 +151,9 @@ class SessionRecord(NamedTuple):
     offset: Offset
     timestamp_ms: int
     session: Session
+    source_hash: bytes = NO_SOURCE
+    evicted: Sequence[SessionKey] = ()
+    """The sessions that are evicted with this record."""
 
 
 class SessionRows(Protocol):
@@ -149,12 +163,16 @@ class SessionRows(Protocol):
     def session_counts(self) -> SessionCounts:
         """The number of rows. Cheap."""
 
+    @property
+    def session_sizes(self) -> Mapping[bytes, int]:
+        """The number of live rows of each source that has any, by the source's hash. Cheap."""
+
     def sessions(self, keys: Sequence[SessionKey]) -> list[SessionState | None]:
         """Return each key's state or None; same order and length. Raises IndexCorruptError."""
 
-    def oldest_sessions(self, count: int, *, evicted: bool) -> list[tuple[SessionKey, SessionState]]:
+    def oldest_sessions(self, count: int, listing: Listing) -> list[tuple[SessionKey, SessionState]]:
         """
-        Return at most `count` of the live or of the evicted sessions, least recently used first.
+        Return at most `count` rows of a list: the least recently used ones, or those evicted first.
 
         Raises IndexCorruptError.
         """
@@ -191,7 +209,7 @@ def with_record(state: SessionState | None, record: SessionRecord) -> SessionSta
     progress, the sequence was at most SEQUENCES_AHEAD_MAX above the watermark. The first branch is a shortcut
     for the next sequence of a session without gaps.
     """
-    offset, timestamp_ms, session = record
+    offset, timestamp_ms, session, source_hash, *_ = record
     _, _, sequence, epoch, acknowledged, before = session
     if (
         state is not None
@@ -201,7 +219,8 @@ def with_record(state: SessionState | None, record: SessionRecord) -> SessionSta
         and (before is None or before == (state.watermark, 0))
     ):
         acknowledged = max(acknowledged, state.acknowledged_through)
-        return SessionState(sequence, 0, acknowledged, max(epoch, state.epoch), timestamp_ms, offset)
+        epoch = max(epoch, state.epoch)
+        return SessionState(sequence, 0, acknowledged, epoch, timestamp_ms, offset, False, source_hash)
     epoch = max(epoch, state.epoch if state else 0)
     if before is not None:
         state = (state or NEW_SESSION)._replace(watermark=before.watermark, above=before.above)
@@ -210,7 +229,8 @@ def with_record(state: SessionState | None, record: SessionRecord) -> SessionSta
     if sequence > state.watermark:
         above |= 1 << (sequence - state.watermark - 1)
     watermark, above = _slid(state.watermark, above)
-    return SessionState(watermark, above, state.acknowledged_through, epoch, timestamp_ms, offset)
+    acknowledged = state.acknowledged_through
+    return SessionState(watermark, above, acknowledged, epoch, timestamp_ms, offset, False, source_hash)
 
 
 def with_acknowledgement(
@@ -238,72 +258,8 @@ def with_progress(state: SessionState | None, session: Session) -> Session:
 
 def with_epoch(state: SessionState | None, record: SessionRecord) -> SessionState:
     """Return the client's own row after a record."""
-    offset, timestamp_ms, session = record
-    epoch = max(session.epoch, state.epoch if state else 0)
-    return SessionState(0, 0, 0, epoch, timestamp_ms, offset)
-
-
-def session_update(
-    rows: SessionRows, records: Sequence[SessionRecord], policy: SessionPolicy
-) -> SessionUpdate | None:
-    """
-    Return the update of the sessions by the next records of the log; None without records.
-
-    The result does not depend on how records are grouped: rows are ordered, and evicted, by their newest
-    records.
-    """
-    if not records:
-        return None
-    records = [
-        record
-        for record, following in zip_longest(records, records[1:])
-        if following is None or not _includes(following, record)
-    ]
-    keys = keys_of(record.session for record in records)
-    before = dict(zip(keys, rows.sessions(keys), strict=True))
-    after = dict(before)
-    for record in records:
-        key = session_key(record.session)
-        after[key] = with_record(policy.remembered(after[key], record.timestamp_ms), record)
-        if record.session.epoch:
-            key = client_key(record.session)
-            after[key] = with_epoch(policy.remembered(after[key], record.timestamp_ms), record)
-    changes = {key: SessionChange(key, before[key], after[key]) for key in keys}
-    live, evicted, since_ms, _ = rows.session_counts
-    live += sum(state is None or state.is_evicted for state in before.values())
-    evicted -= sum(state is not None and state.is_evicted for state in before.values())
-    evictions_max = len(changes) + EVICTIONS_BESIDE_MAX
-    for key, state in _oldest(rows, changes, min(live - policy.sessions_max, evictions_max), evicted=False):
-        changes[key] = _changed(changes, key, state, state._replace(above=0, is_evicted=True))
-        live, evicted = live - 1, evicted + 1
-    for key, state in _oldest(rows, changes, min(evicted - policy.sessions_max, evictions_max), evicted=True):
-        changes[key] = _changed(changes, key, state, None)
-        evicted -= 1
-    return _update_of(rows, list(changes.values()), live, evicted, since_ms)
-
-
-def expiry_update(rows: SessionRows, now_ms: int, policy: SessionPolicy, count: int) -> SessionUpdate | None:
-    """Return an update that deletes at most `count` sessions that are too old; None if there are none."""
-    changes: list[SessionChange] = []
-    live, evicted, since_ms, _ = rows.session_counts
-    for is_evicted in (False, True):
-        for key, state in rows.oldest_sessions(count - len(changes), evicted=is_evicted):
-            if policy.remembered(state, now_ms) is not None:
-                break
-            changes.append(SessionChange(key, state, None))
-            live, evicted = live - (not is_evicted), evicted - is_evicted
-    if not changes:
-        return None
-    return _update_of(rows, changes, live, evicted, max(since_ms, now_ms - policy.remembered_ms))
-
-
-def _update_of(
-    rows: SessionRows, changes: list[SessionChange], live: int, evicted: int, since_ms: int
-) -> SessionUpdate:
-    with_gaps = rows.session_counts.with_gaps
-    for _, before, after in changes:
-        with_gaps += bool(after and after.above) - bool(before and before.above)
-    return SessionUpdate(changes, SessionCounts(live, evicted, since_ms, with_gaps))
+    epoch = max(record.session.epoch, state.epoch if state else 0)
+    return SessionState(0, 0, 0, epoch, record.timestamp_ms, record.offset, False, record.source_hash)
 
 
 def tells_all_of(following: Session | None, session: Session) -> bool:
@@ -317,10 +273,6 @@ def tells_all_of(following: Session | None, session: Session) -> bool:
     )
 
 
-def _includes(following: SessionRecord, record: SessionRecord) -> bool:
-    return following.timestamp_ms == record.timestamp_ms and tells_all_of(following.session, record.session)
-
-
 def _slid(watermark: int, above: int) -> tuple[int, int]:
     """Move the watermark over the stored sequences right above it."""
     stored = _ones(above)
@@ -330,31 +282,3 @@ def _slid(watermark: int, above: int) -> tuple[int, int]:
 def _ones(bits: int) -> int:
     """Return the number of lowest bits that are set without a gap."""
     return (~bits & bits + 1).bit_length() - 1
-
-
-def _changed(
-    changes: dict[SessionKey, SessionChange],
-    key: SessionKey,
-    stored: SessionState,
-    after: SessionState | None,
-) -> SessionChange:
-    """Return the change of a row that is stored, or is changed already by this update."""
-    earlier = changes.get(key)
-    return SessionChange(key, earlier.before if earlier else stored, after)
-
-
-def _oldest(
-    rows: SessionRows, changes: dict[SessionKey, SessionChange], count: int, *, evicted: bool
-) -> list[tuple[SessionKey, SessionState]]:
-    """Return the `count` least recently used rows, of those stored and those changed."""
-    if count <= 0:
-        return []
-    stored = rows.oldest_sessions(count + len(changes), evicted=evicted)
-    untouched = [(key, state) for key, state in stored if key not in changes]
-    touched = [
-        (key, change.after)
-        for key, change in changes.items()
-        if change.after is not None and change.after.is_evicted is evicted
-    ]
-    touched.sort(key=lambda row: (row[1].last_offset, row[0]))
-    return [*untouched, *touched][:count]

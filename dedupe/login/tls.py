@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import structlog
 
+from dedupe.certificate import end_of
 from dedupe.file_signature import Signature, signature_of
 from dedupe.login.errors import LoginError
 from dedupe.login.secret_file import read_secret
@@ -77,8 +78,11 @@ class TlsContext:
                 raise
             logger.error("certificates not reloaded, the previous ones stay in use", error=str(err))
         else:
+            ends = {} if self._cert is None else {"ends": str(end_of(self._cert))}
             if not is_first:
-                logger.info("certificates reloaded", files=[str(path) for path in self._files])
+                logger.info("certificates reloaded", files=[str(path) for path in self._files], **ends)
+            elif ends:
+                logger.info("certificate loaded", file=str(self._cert), **ends)
         self._signatures = signatures
 
     def _read(self) -> ssl.SSLContext:

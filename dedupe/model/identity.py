@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from dedupe.model.json_number import Number, fill, replace_numbers
+from dedupe.model.json_number import COMPARED, Form, Number, NumberReading
 from dedupe.model.types import EventKey, Fingerprint
 
 KeyOf: TypeAlias = Callable[[bytes], EventKey]
@@ -23,6 +23,7 @@ canonical_json: Callable[[Mapping[str, object]], bytes] = partial(orjson.dumps, 
 
 KEY_BYTES = 16
 FINGERPRINT_BYTES = 8
+SOURCE_HASH_BYTES = 8
 SECRET_BYTES_MIN, SECRET_BYTES_MAX = 16, 64  # BLAKE2b accepts at most 64
 MESSAGE_ID_BYTES_MAX = 255
 
@@ -32,6 +33,7 @@ _KIND_GUARD = b"g"
 _KIND_QUARANTINE = b"q"
 _KIND_CLIENT = b"C"
 _KIND_SESSION = b"S"
+_KIND_SOURCE = b"source"
 _KIND_CHECK = b"check"
 
 SOURCES_CACHED = 4096  # hash states, about 0.5 KB each
@@ -72,11 +74,16 @@ class Identity:
         self._secret = secret
         self._base = lru_cache(SOURCES_CACHED)(self._hash_of)
         self._keys_of_source = lru_cache(SOURCES_CACHED)(self._keys)
+        self._source_hash = lru_cache(SOURCES_CACHED)(self._hash_of_source)
 
     @property
     def check_value(self) -> bytes:
         """16 bytes that differ between two secrets and reveal neither."""
         return self._hash_of(_KIND_CHECK).digest()
+
+    def source_hash(self, source: str) -> bytes:
+        """Return the 8 bytes that identify a source to its clients, and in the order of eviction."""
+        return self._source_hash(source)
 
     def message_key(self, source: str, message_id: str) -> EventKey:
         """Return the key of an event with this message id, of which every byte counts."""
@@ -136,6 +143,9 @@ class Identity:
 
         return key_of
 
+    def _hash_of_source(self, source: str) -> bytes:
+        return self._hash_of(_KIND_SOURCE, source).digest()[:SOURCE_HASH_BYTES]
+
     def _hash_of(self, kind: bytes, source: str = "") -> "hashlib.blake2b":
         """Return the hash state after the length-prefixed kind and source."""
         prefix = _prefixed(kind) + _prefixed(source.encode())
@@ -188,10 +198,14 @@ def canonical_content(event: Mapping[str, object], ignore: frozenset[str] = RETR
     try:
         return canonical_json(kept)
     except TypeError:
-        places = replace_numbers(kept, Number.compared)
-        content = canonical_json(kept)
-        fill(places, Number.as_sent)
-        return content
+        if NumberReading(kept).all().is_too_deep:
+            raise
+        return json_with_numbers(kept, COMPARED)
+
+
+def json_with_numbers(document: Mapping[str, object], form: Callable[[Number], Form]) -> bytes:
+    """Return what canonical_json is of a document with this form of its Numbers, which are read."""
+    return orjson.dumps(document, default=form, option=orjson.OPT_SORT_KEYS)
 
 
 _begun = hashlib.blake2b(digest_size=FINGERPRINT_BYTES).copy

@@ -15,7 +15,14 @@ from collections.abc import Callable, Mapping
 import msgspec
 import orjson
 
-from dedupe.model.json_number import Floats, Number, replace_numbers
+from dedupe.model.json_number import (
+    STORED,
+    WORK_AT_ONCE,
+    Floats,
+    ManyNumbersError,
+    Number,
+    NumberReading,
+)
 
 TYPE_CHARS_MAX = 100
 
@@ -56,30 +63,46 @@ def is_event_type(event_type: object) -> bool:
     )
 
 
-_decode: Callable[[bytes], object] = msgspec.json.Decoder(float_hook=Floats().__getitem__).decode
+_floats = Floats()
+_decode: Callable[[bytes], object] = msgspec.json.Decoder(float_hook=_floats.__getitem__).decode
+_decode_unread: Callable[[bytes], object] = msgspec.json.Decoder(float_hook=Number).decode
 
 
 def read_document(document: bytes) -> object:
     """
     Parse a JSON document; if that fails, mend and parse it again.
 
-    Numbers that orjson would not write as they were sent are `Number`, or integers of any size.
+    Numbers that orjson would not write as they were sent are `Number`, or integers of any size. If there are
+    many numbers, all with a point or an exponent are, and not read.
 
     Raises:
         ValueError: it is not JSON (orjson's JSONDecodeError).
     """
     try:
-        return _decode(document)
+        return _decoded(document)
     except _NO_DOCUMENT:
         # twice where a program that joins files has added its own
         bare = document.removeprefix(BYTE_ORDER_MARK).removeprefix(BYTE_ORDER_MARK)
         mended = mend_numbers(mend_surrogates(bare))
     try:
-        return _decode(mended)
+        return _decoded(mended)
     except _NO_DOCUMENT:
         # for the place of the error; or the document is nested almost 1,000 deep
         parsed: object = orjson.loads(mended)
         return parsed
+
+
+def _decoded(document: bytes) -> object:
+    _floats.work_left = WORK_AT_ONCE
+    try:
+        return _decode(document)
+    except ManyNumbersError:
+        return _decode_unread(document)
+
+
+def work_on_numbers() -> int:
+    """Return the work on the numbers of the document that was read last, in bytes of parsing."""
+    return WORK_AT_ONCE - _floats.work_left
 
 
 def read_stored(document: bytes) -> object:
@@ -90,16 +113,14 @@ def read_stored(document: bytes) -> object:
         ValueError: it is not JSON.
     """
     around = [read_document(document)]
-    try:
-        replace_numbers(around, Number.stored)
-    except TypeError:  # of quarantine: nested too deep
+    if NumberReading(around, STORED).all().is_too_deep:  # of quarantine
         return orjson.loads(document)
     return around[0]
 
 
 def dumps_to_keep(document: Mapping[str, object]) -> bytes:
     """Return JSON bytes to store: a copy, since those of orjson 3.13 keep its buffer of 4 KB or more."""
-    return memoryview(orjson.dumps(document)).tobytes()
+    return memoryview(orjson.dumps(document, default=STORED)).tobytes()
 
 
 def mend_surrogates(document: bytes) -> bytes:

@@ -3,17 +3,20 @@ The numbers of JSON documents: what is stored of one, and what a fingerprint com
 
 Most numbers are Python's `int` and `float`, which orjson writes as the parser has read them. A `Number` is
 one of which this is not true: an integer with a point or an exponent, or a number with more digits than a
-float has. orjson refuses it, and integers beyond 64 bits, so nobody stores one by mistake: `replace_numbers`
-puts a form in its place first.
+float has. orjson refuses it, and integers beyond 64 bits, so nobody stores one by mistake: orjson.dumps needs
+the form that it is to write, after a NumberReading.
 
 docs/adr/0023-ids-and-numbers.md has the rules and the reasons; tests/unit/dedupe/model/test_golden_vectors.py
 has golden vectors.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
 import orjson
+from msgspec import UNSET
 
 NUMBER_CHARS_MAX = 1_000
 """The limit of a number's text: Spark's parser refuses longer ones, and with them the whole event."""
@@ -51,6 +54,13 @@ class Parts(NamedTuple):
 FLOAT_DIGITS = 17
 """The digits that tell any two floats apart."""
 
+WORK_AT_ONCE = 256 * 1024
+"""The work on the numbers of a document, in bytes of parsing, after which others run: 4 ms."""
+
+READ_WORK, SHORT_WORK, VALUE_WORK = 256, 32, 8
+"""The work of reading a number with more than EXACT_CHARS characters, or any by itself; of reading a shorter
+one, or writing one; and of finding out that a value is none."""
+
 LEVELS_MAX = 48
 """
 The limit of a document's levels around a number that is written as a Fragment: after one, orjson 3.13
@@ -58,26 +68,55 @@ reserves 64 bytes, and writes one for each closing bracket without a check.
 """
 
 
-class Number:
-    """A number that is not stored, or not compared, as orjson writes it."""
+class Number(msgspec.Struct, gc=False):
+    """
+    A number that is not stored, or not compared, as orjson writes it.
 
-    __slots__ = ("_is_exact", "is_lost", "nearest", "text")
+    Its forms are UNSET, which orjson refuses, until it is read.
+    """
 
-    def __init__(self, text: str) -> None:
-        """`text`: as sent, in JSON's grammar."""
+    text: str
+    """As sent, in JSON's grammar."""
+    nearest: Any = UNSET
+    """The float that orjson reads, and that was stored and compared before; None if it refuses."""
+    stored: Any = UNSET
+    """As sent, digit for digit, unless a float is equal and has all digits; None if it is lost: no float is
+    near it, or it is longer than allowed."""
+    compared: Any = UNSET
+    """What stands in a fingerprint's content: equal for equal numbers, in any spelling."""
+
+    def read(self) -> "Number":
+        """Set the forms, once."""
+        if self.stored is not UNSET:
+            return self
+        text = self.text
         value = float(text)
-        self.text = text
         self.nearest = value if value - value == 0 else None
-        """The float that orjson reads, and that was stored and compared before; None if it refuses."""
-        self.is_lost = self.nearest is None or len(text) > NUMBER_CHARS_MAX
-        """Whether it is stored as null: no float is near it, or it is longer than allowed."""
-        self._is_exact = len(text) <= EXACT_CHARS and SMALLEST < abs(value) < LARGEST
+        if len(text) <= EXACT_CHARS and SMALLEST < abs(value) < LARGEST:
+            self.stored = value
+            self.compared = int(value) if value.is_integer() else value
+        elif self.nearest is None or len(text) > NUMBER_CHARS_MAX:
+            self.stored = self.compared = None
+        else:
+            self._read_digits(value)
+        return self
+
+    def _read_digits(self, value: float) -> None:
+        """Set the forms of a number of which each digit may count; `value`: the float near it."""
+        parts = sign, digits, exponent = parts_of(self.text)
+        is_near = len(digits) <= FLOAT_DIGITS and parts == parts_of(repr(value))
+        is_whole = is_near and _digits_as_sent(self.text) <= FLOAT_DIGITS
+        self.stored = value if is_whole else orjson.Fragment(self.text)
+        integer = _integer_of(parts)
+        if integer is not None and integer in INTEGERS:
+            self.compared = integer
+        else:
+            self.compared = value if is_near else orjson.Fragment(f"{sign}{digits}e{exponent}")
 
     @property
     def integer(self) -> int | None:
         """Its value if it is an integer of 64 bits."""
-        decimal = self.decimal(INTEGER_DIGITS_MAX)
-        value = None if decimal is None else int(decimal)
+        value = _integer_of(parts_of(self.text))
         return value if value is not None and value in INTEGERS else None
 
     def decimal(self, digits_max: int) -> str | None:
@@ -89,58 +128,33 @@ class Number:
             return None
         return f"{sign}{digits}{'0' * exponent}"
 
-    def stored(self) -> Form:
-        """Return what is stored: as sent, digit for digit, unless a float is equal and has all digits."""
-        nearest = self.nearest
-        if self._is_exact:
-            return nearest
-        if self.is_lost:
-            return None
-        is_whole = _digits_as_sent(self.text) <= FLOAT_DIGITS
-        is_whole = is_whole and parts_of(repr(nearest)) == parts_of(self.text)
-        return nearest if is_whole else orjson.Fragment(self.text)
 
-    def compared(self) -> Form:
-        """Return what stands in a fingerprint's content: equal for equal numbers, in any spelling."""
-        if self.is_lost:
-            return None
-        if self._is_exact and self.nearest is not None and self.nearest.is_integer():
-            return int(self.nearest)
-        if (integer := self.integer) is not None:
-            return integer
-        parts = parts_of(self.text)
-        if parts == parts_of(repr(self.nearest)):
-            return self.nearest
-        return orjson.Fragment(f"{parts.sign}{parts.digits}e{parts.exponent}")
-
-    def as_sent(self) -> "Number":
-        """Return the number itself, which orjson refuses."""
-        return self
-
-    def compared_before(self) -> Form:
-        """Return what stood in a fingerprint's content before equal numbers were equal."""
-        return self.nearest
+STORED, COMPARED, NEAREST = map(attrgetter, ("stored", "compared", "nearest"))
+"""Forms of a Number: what orjson.dumps takes as `default`."""
 
 
-class Place(NamedTuple):
-    """A number within a document."""
-
-    node: Any  # a dict or a list
-    at: Any  # the name or the index in the node
-    number: Number
+class ManyNumbersError(Exception):
+    """A document has more numbers than are read at once."""
 
 
 class Floats(dict[str, float | Number]):
     """The numbers with a point or an exponent by their texts, as a hook of the parser; some are kept."""
 
+    work_left = WORK_AT_ONCE
+    """Of the present document; set before it is parsed."""
+
     def __missing__(self, text: str) -> "float | Number":
-        """Return a number that is not kept yet."""
+        """Return a number that is not kept yet. Raises ManyNumbersError."""
+        if self.work_left <= 0:
+            raise ManyNumbersError
         if len(text) > EXACT_CHARS:
+            self.work_left -= READ_WORK
             return _long(text)
+        self.work_left -= SHORT_WORK
         value = float(text)
         found: float | Number = value
         if value.is_integer() or not SMALLEST < abs(value) < float("inf"):
-            found = Number(text)
+            found = Number(text).read()
         if len(self) >= FLOATS_KEPT:
             self.clear()
         self[text] = found
@@ -156,7 +170,7 @@ def _long(text: str) -> float | Number:
             shortest = repr(value)
             if shortest == text or parts_of(shortest) == parts_of(text):
                 return value
-    return Number(text)
+    return Number(text).read()
 
 
 def parts_of(text: str) -> Parts:
@@ -174,6 +188,16 @@ def parts_of(text: str) -> Parts:
     return Parts(sign, stripped, exponent)
 
 
+def _integer_of(parts: Parts) -> int | None:
+    """Return a value if it is an integer of at most INTEGER_DIGITS_MAX digits."""
+    sign, digits, exponent = parts
+    if not digits:
+        return 0
+    if exponent < 0 or len(digits) + exponent > INTEGER_DIGITS_MAX:
+        return None
+    return int(f"{sign}{digits}{'0' * exponent}")
+
+
 def as_number(value: object) -> Number | None:
     """Return a value that orjson refuses as a Number; None for all others."""
     if type(value) is int:
@@ -188,39 +212,59 @@ def integer_of(value: object) -> int | None:
     return value.integer if type(value) is Number else None
 
 
-def replace_numbers(document: Any, form: Callable[[Number], Form]) -> list[Place]:
-    """
-    Put a form in the place of each Number, and of each integer beyond 64 bits.
+class NumberReading:
+    """Reads the numbers of one document, step by step."""
 
-    Args:
-        document: a dict or a list; it is changed.
-        form: of Number.
+    def __init__(self, document: Any, form: "Callable[[Number], Form] | None" = None) -> None:
+        """
+        Begin the document.
 
-    Returns:
-        The places, which `fill` gives other forms.
+        Args:
+            document: a dict or a list, which gets a Number in the place of each integer beyond 64 bits.
+            form: what is put in the place of each Number instead.
+        """
+        self.is_lossy = False
+        """Whether a number is stored as null."""
+        self.is_too_deep = False
+        """Whether a Number may not be written: the document has more than LEVELS_MAX levels."""
+        self.work = 0
+        """What was done so far, in bytes of parsing."""
+        self._form = form
+        self._steps = self._read(document)
 
-    Raises:
-        TypeError: the document has more than LEVELS_MAX levels, and is unchanged.
-    """
-    places: list[Place] = []
-    stack: list[tuple[int, Any]] = [(1, document)]
-    while stack:
-        level, node = stack.pop()
-        if level > LEVELS_MAX:
-            raise TypeError(f"more than {LEVELS_MAX} levels")
-        for at, child in node.items() if type(node) is dict else enumerate(node):
-            if type(child) is dict or type(child) is list:
-                stack.append((level + 1, child))
-            elif (number := as_number(child)) is not None:
-                places.append(Place(node, at, number))
-    fill(places, form)
-    return places
+    def step(self) -> bool:
+        """Read numbers, for WORK_AT_ONCE or a little more; return whether some are left."""
+        return next(self._steps, False)
 
+    def all(self) -> "NumberReading":
+        """Read all numbers."""
+        while self.step():
+            pass
+        return self
 
-def fill(places: Sequence[Place], form: Callable[[Number], Form]) -> None:
-    """Put a form in the place of each number."""
-    for node, at, number in places:
-        node[at] = form(number)
+    def _read(self, document: Any) -> Iterator[bool]:
+        form, step_end = self._form, WORK_AT_ONCE
+        stack: list[tuple[int, Any]] = [(1, document)]
+        while stack:
+            level, node = stack.pop()
+            self.is_too_deep |= level > LEVELS_MAX
+            for at, child in node.items() if type(node) is dict else enumerate(node):
+                if type(child) is dict or type(child) is list:
+                    stack.append((level + 1, child))
+                elif (number := as_number(child)) is not None:
+                    self._take(number)
+                    node[at] = number if form is None else form(number)
+                self.work += VALUE_WORK
+                if self.work >= step_end:
+                    yield True
+                    step_end = self.work + WORK_AT_ONCE
+
+    def _take(self, number: Number) -> None:
+        if number.stored is UNSET:
+            number.read()
+            self.work += READ_WORK
+        self.work += SHORT_WORK
+        self.is_lossy |= number.stored is None
 
 
 def _digits_as_sent(text: str) -> int:

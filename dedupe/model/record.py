@@ -12,12 +12,14 @@ Record format v1: the contract with every reader of the clean topic. Pure and fr
     gw bytes    field
     0           version = 1
     1           flags: 1 client session, 2 id assigned by the gateway, 4 not idempotent,
-                8 a further piece of a quarantined event, 16 checksum
+                8 a further piece of a quarantined event, 16 checksum, 32 evicted sessions
     2-17        event key
     18-25       fingerprint
     26-33       lane_seq: 0, 1, 2, ... per partition, without gaps
     34-81       with flag 1: client hash (16), session hash (16), sequence u64, epoch u64
     82-89       with flag 1: acknowledged_through u64
+    90-         with flags 1 and 32: client hash and session hash of each other session that is evicted with
+                this record, EVICTED_MAX at most
     last 4      with flag 16: CRC-32 (zlib's) of source, Kafka key, the bytes of gw before it, and value
 
     gs bytes    field
@@ -25,11 +27,12 @@ Record format v1: the contract with every reader of the clean topic. Pure and fr
     8-          which of the 512 sequences above it were stored: an integer without leading zeros,
                 whose bit i is watermark + 1 + i
 
-Index, receipts and sessions can be rebuilt from the records alone. Gateways before the checksum ignore it,
-and their records have none.
+Index, receipts and sessions can be rebuilt from the records alone. Earlier gateways ignore the checksum and
+evicted sessions, and their records have none.
 """
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from isal.isal_zlib import crc32
@@ -45,6 +48,10 @@ FLAG_ID_ASSIGNED = 2
 FLAG_NOT_IDEMPOTENT = 4
 FLAG_PIECE = 8
 FLAG_CHECKSUM = 16
+FLAG_EVICTED = 32
+
+EVICTED_MAX = 2
+"""As many rows as a record may add: that of its session, and that of its client."""
 
 HEADER_SOURCE = "source"
 HEADER_GATEWAY = "gw"
@@ -56,6 +63,7 @@ _BASE = struct.Struct(">BB16s8sQ")
 SESSION_STRUCT = struct.Struct(">16s16sQQQ")
 """Bytes 34-89: dedupe.model.types.Session without `before`."""
 _WITH_SESSION = struct.Struct(_BASE.format + SESSION_STRUCT.format.lstrip(">"))
+_EVICTED_BYTES = 32
 CHECKSUM_BYTES = 4
 _pack_base, _pack_with_session, _pack_checksum = _BASE.pack, _WITH_SESSION.pack, struct.Struct(">I").pack
 _WATERMARK = struct.Struct(">Q")
@@ -72,12 +80,19 @@ class RecordIdentity(NamedTuple):
     source: str
     message_id: str
     session: Session | None
+    evicted: Sequence[bytes] = ()
+    """The keys of other sessions that are evicted; see dedupe.decide.sessions.SessionKey."""
 
 
 def build_record(
-    event: Event, *, lane_seq: int, timestamp_ms: int, recorded: Session | None = None
+    event: Event,
+    *,
+    lane_seq: int,
+    timestamp_ms: int,
+    recorded: Session | None = None,
+    evicted: Sequence[bytes] = (),
 ) -> NewRecord:
-    """Return the event as record v1; `recorded` replaces the event's own session."""
+    """Return the event as record v1; `recorded` replaces its own session, `evicted` needs one."""
     key, _, fingerprint, source, message_id, value, flags, session, reason, *_ = event
     session = recorded or session
     before = None
@@ -86,7 +101,9 @@ def build_record(
     else:
         *place, before = session
         flags |= FLAG_SESSION | FLAG_CHECKSUM
-        gateway = _pack_with_session(VERSION, flags, key, fingerprint, lane_seq, *place)
+        if evicted:
+            flags |= FLAG_EVICTED
+        gateway = _pack_with_session(VERSION, flags, key, fingerprint, lane_seq, *place) + b"".join(evicted)
     source_bytes, id_bytes = source.encode(), message_id.encode()
     gateway += _pack_checksum(crc32(b"".join((source_bytes, id_bytes, gateway, value))))
     headers = [(HEADER_SOURCE, source_bytes), (HEADER_GATEWAY, gateway)]
@@ -116,10 +133,15 @@ def parse_identity(record: LogRecord) -> RecordIdentity:
             raise LogCorruptError(
                 f"record at offset {record.offset} has version {version}, this gateway reads {VERSION}"
             )
-        session = None
+        session, evicted = None, tuple[bytes, ...]()
         if flags & FLAG_SESSION:
             before = _progress_in(headers.get(HEADER_PROGRESS))
             session = Session._make((*SESSION_STRUCT.unpack_from(gateway, _BASE.size), before))
+            if flags & FLAG_EVICTED and flags & FLAG_CHECKSUM:
+                ends = range(
+                    _WITH_SESSION.size + _EVICTED_BYTES, len(gateway) - CHECKSUM_BYTES + 1, _EVICTED_BYTES
+                )
+                evicted = tuple(gateway[end - _EVICTED_BYTES : end] for end in ends)
         if flags & FLAG_CHECKSUM:
             content = (headers[HEADER_SOURCE], record.key, gateway[:-CHECKSUM_BYTES], record.value)
             if _pack_checksum(crc32(b"".join(content))) != gateway[-CHECKSUM_BYTES:]:
@@ -135,7 +157,9 @@ def parse_identity(record: LogRecord) -> RecordIdentity:
         raise LogCorruptError(
             f"record at offset {record.offset} was not written by a gateway: {err!r}"
         ) from err
-    return RecordIdentity(key, fingerprint, lane_seq, flags, source, message_id, session)
+    return RecordIdentity(
+        key, fingerprint, lane_seq, flags & ~FLAG_EVICTED, source, message_id, session, evicted
+    )
 
 
 def is_identified_by(

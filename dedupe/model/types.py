@@ -81,10 +81,10 @@ def size_of(events: Sequence[Event]) -> int:
     return value_bytes + 4 * id_chars + source_bytes + RECORD_OVERHEAD_BYTES * len(events)
 
 
-# Headers and varints of one record: gw with a session is at most 167 bytes; header names, lengths and deltas
-# of offset and timestamp are under 60, a quarantine reason under 40. With too small a value, a batch would
-# not fit into the builder, and the lane would fail.
-RECORD_OVERHEAD_BYTES = 268
+# Headers and varints of one record: gw and gs with a session are at most 231 bytes; header names, lengths and
+# deltas of offset and timestamp are under 60, a quarantine reason under 40. With too small a value, a batch
+# would not fit into the builder, and the lane would fail.
+RECORD_OVERHEAD_BYTES = 332
 
 
 class NewRecord(NamedTuple):

@@ -8,15 +8,16 @@ routes.post_events -> Router.submit -> Lane.submit -> **admit -> PartitionLog.ap
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
 
 import structlog
 
 from dedupe.decide.admission import NEW, NO_ORIGINAL, Admission, SessionAdmission, Verdicts, admit
 from dedupe.decide.committed import Committed, LastRecord
-from dedupe.decide.sessions import keys_of
+from dedupe.decide.evictions import EndedSessions, evictions_of
+from dedupe.decide.sessions import NO_SOURCE, SessionKey, keys_of
 from dedupe.model.errors import FencedError, NotAppendedError, RecordsRefusedError
-from dedupe.model.record import build_record
+from dedupe.model.record import EVICTED_MAX, build_record
 from dedupe.model.types import Event, Offset, Session
 from dedupe.partition.context import LaneContext
 from dedupe.partition.metrics import LaneCounts
@@ -40,6 +41,7 @@ class Committer:
         *,
         confirm_topic: Callable[[], Awaitable[None]],
         limit_batches: Callable[[int], None],
+        prove: Callable[[Sequence[Event], Verdicts], None],
     ) -> None:
         """
         Begin nothing yet.
@@ -51,6 +53,7 @@ class Committer:
             counts: counts the verdicts.
             confirm_topic: see Maintenance.confirm_topic.
             limit_batches: see LaneQueue.limit_batches.
+            prove: see DuplicateProof.sample.
         """
         self.replicate: Callable[[Committed], None] | None = None
         """Sends a commit to the worker that follows this lane; None if none does. Must not raise."""
@@ -59,9 +62,11 @@ class Committer:
         self._context = context
         self._counts = counts
         self._has_begun_sessions = False
+        self._ended = EndedSessions()
         self._confirmed_at = 0.0  # when the log is known to be the index's, by the monotonic clock
         self._confirm_topic = confirm_topic
         self._limit_batches = limit_batches
+        self._prove = prove
         self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
         self.appending_since: float | None = None
         """Since when an append waits for the log, monotonic."""
@@ -69,7 +74,12 @@ class Committer:
     def begin(self) -> None:
         """Begin after a fence: the log may have been created anew, without its notes."""
         self._has_begun_sessions = False
+        self._ended.clear()
         self._confirmed_at = self._context.clock.monotonic()
+
+    def note_ended(self, key: SessionKey, last_offset: Offset) -> None:
+        """Note that a session has no more events; see EndedSessions."""
+        self._ended.note(key, last_offset)
 
     async def commit(self, batch: Batch, index: PartitionIndex) -> Committed | None:
         """
@@ -151,6 +161,8 @@ class Committer:
         _answer(batch, verdicts, 0 if committed is None else committed.base)
         if committed is not None and self.replicate is not None:
             self.replicate(committed)
+        if len(new) < len(batch.events):
+            self._prove(batch.events, verdicts)
         self._crashpoint("answer")
         return committed
 
@@ -185,10 +197,23 @@ class Committer:
         """Append the new events with their sessions, and apply them."""
         state = index.index.state
         first_seq = state.next_lane_seq
+        source_hashes = self._source_hashes(new, sessions) if sessions else ()
+        own = [(session, source) for session, source in zip(sessions, source_hashes, strict=True) if session]
+        evictions = evictions_of(index.index, own, self._ended, self._context.session_policy)
+        evicted = _by_record(evictions.keys, sessions)
         records = [
             build_record(event, lane_seq=first_seq + i, timestamp_ms=timestamp_ms, recorded=recorded)
             for i, (event, recorded) in enumerate(zip_longest(new, sessions))
         ]
+        for i, keys in enumerate(evicted):
+            if keys:
+                records[i] = build_record(
+                    new[i],
+                    lane_seq=first_seq + i,
+                    timestamp_ms=timestamp_ms,
+                    recorded=sessions[i],
+                    evicted=keys,
+                )
         self.appending_since = began = self._context.clock.monotonic()
         try:
             base = await self._log.append(records)
@@ -202,6 +227,8 @@ class Committer:
                 [event.fingerprint for event in new],
                 [event.secondary_key for event in new] if sessions else (),
                 sessions,
+                source_hashes,
+                evicted,
             )
             index.apply(committed)
         except (NotAppendedError, FencedError):
@@ -213,8 +240,25 @@ class Committer:
             self.appending_since = None
         self._crashpoint("apply")
         self._confirmed_at = self._context.clock.monotonic()
-        self._counts.note_commit(committed, self._confirmed_at - began)
+        self._counts.note_commit(committed, evictions, self._confirmed_at - began)
         return committed
+
+    def _source_hashes(self, new: Sequence[Event], sessions: Sequence[Session | None]) -> list[bytes]:
+        source_hash = self._context.identity.source_hash
+        return [
+            NO_SOURCE if session is None else source_hash(event.source)
+            for event, session in zip(new, sessions, strict=True)
+        ]
+
+
+def _by_record(
+    evicted: Sequence[SessionKey], sessions: Sequence[Session | None]
+) -> list[Sequence[SessionKey]]:
+    """Return the sessions that each record says are evicted; empty if none is."""
+    if not evicted:
+        return []
+    keys = iter(evicted)
+    return [() if session is None else tuple(islice(keys, EVICTED_MAX)) for session in sessions]
 
 
 def _answer(batch: Batch, verdicts: Verdicts, base: Offset) -> None:

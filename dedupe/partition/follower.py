@@ -145,6 +145,8 @@ def _apply(committed: Committed, index: PartitionIndex) -> bool:
         return [entry and entry.offset for entry in entries] == [
             committed.base + i for i in range(len(committed.keys))
         ]  # else the log has lost records that this index has
+    if committed.sessions and not committed.source_hashes:
+        return False  # from a worker of an earlier version
     if committed.first_seq != state.next_lane_seq or committed.after != LastRecord.of(state):
         return False
     if committed.base < state.applied_offset or committed.timestamp_ms < state.newest_timestamp_ms:

@@ -64,6 +64,11 @@ class LaneHealth:
         since = self._clock.monotonic() - UNANSWERED_S
         return sum(at > since for at in self._unanswered_at)
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether the lane waits for its log or index, and is not fenced by another writer."""
+        return self.failing_since_ms is not None and not self.is_lost and not self.is_fenced
+
     def note_active(self) -> None:
         """Note that the lane serves again."""
         self._active_at = self._clock.monotonic()

@@ -18,7 +18,7 @@ from dedupe.partition.context import LaneContext
 from dedupe.partition.metrics import LaneMetrics
 from dedupe.partition.partition_index import PartitionIndex, window_of
 from dedupe.partition.record_reader import RecordReader
-from dedupe.storage.index import DedupeIndex, IndexIdentity
+from dedupe.storage.index import DedupeIndex, IndexIdentity, Opening
 from dedupe.storage.log import PartitionLog
 
 PROGRESS_S = 5.0
@@ -81,6 +81,11 @@ class IndexRecovery:
         start, end, began = self._replaying
         seconds = self._context.clock.monotonic() - began
         return Restoring(start, end, self.opened.index.state.applied_offset, seconds)
+
+    @property
+    def opening(self) -> Opening | None:
+        """The progress with an index that was not closed; None while there is none."""
+        return self._context.store.opening(self._identity)
 
     async def check(self) -> int:
         """

@@ -73,7 +73,7 @@ class Lane:
         self._number = number
         self._wake = asyncio.Event()
         self._is_draining = False
-        self._maintenance = Maintenance(partition, partition_log, context, self._wake.set)
+        self._maintenance = Maintenance(partition, partition_log, context, self.metrics, self._wake.set)
         self._committer = Committer(
             partition,
             partition_log,
@@ -81,6 +81,7 @@ class Lane:
             self.counts,
             confirm_topic=self._maintenance.confirm_topic,
             limit_batches=self.queue.limit_batches,
+            prove=self._maintenance.proof.sample,
         )
         self._refusals = Refusals(f"partition {partition} of {context.topic}", self.queue, self.counts)
         self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
@@ -227,14 +228,11 @@ class Lane:
         (entry,) = self._read(lambda index: index.lookup([key]))
         return entry if entry is not None and entry.offset >= self.partition_index.known_from else None
 
-    async def session(self, key: SessionKey) -> SessionState | None:
-        """
-        Return the state of a client session of this partition; None if there is none.
-
-        An expired session is returned as evicted. Raises LaneNotActiveError, IndexUnavailableError
-        (retriable).
-        """
+    async def session(self, key: SessionKey, *, is_ended: bool = False) -> SessionState | None:
+        """See Route."""
         (state,) = self._read(lambda index: index.sessions([key]))
+        if is_ended and state is not None:
+            self._committer.note_ended(key, state.last_offset)
         return self._context.session_policy.visible_state(state, self._context.clock.now_ms())
 
     async def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:

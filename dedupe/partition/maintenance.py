@@ -1,5 +1,5 @@
 """
-Maintenance: compares an open index with the bounds of its log at intervals, and deletes old sessions.
+Maintenance: compares an open index with its log at intervals, and deletes old sessions.
 
 Commits do not wait for the request to the log.
 """
@@ -12,6 +12,8 @@ import structlog
 from dedupe.model.errors import IndexCorruptError, NotAppendedError, RetriableError
 from dedupe.model.types import Offset
 from dedupe.partition.context import LaneContext
+from dedupe.partition.duplicate_proof import DuplicateProof
+from dedupe.partition.metrics import LaneMetrics
 from dedupe.partition.partition_index import PartitionIndex
 from dedupe.storage.log import PartitionLog
 
@@ -29,10 +31,16 @@ class Maintenance:
     """The maintenance of one lane, with one request to the log at a time while an index is open."""
 
     def __init__(
-        self, partition: int, partition_log: PartitionLog, context: LaneContext, wake: Callable[[], None]
+        self,
+        partition: int,
+        partition_log: PartitionLog,
+        context: LaneContext,
+        metrics: LaneMetrics,
+        wake: Callable[[], None],
     ) -> None:
         """`wake` is called when `run` is due."""
         self.is_due = False
+        self.proof = DuplicateProof(partition, partition_log, context, metrics, self._make_due)
         self._log = partition_log
         self._context = context
         self._wake = wake
@@ -53,6 +61,7 @@ class Maintenance:
         self.note_answer()
         self._report_short_window(index)
         self._schedule(self._context.times.maintenance_s)
+        self.proof.begin(index)
 
     @property
     def silent_since_ms(self) -> int | None:
@@ -90,6 +99,7 @@ class Maintenance:
             IndexCorruptError, IndexUnavailableError: the index must be rebuilt, or opened again.
         """
         self._check_topic()
+        self.proof.check()
         index, bounds = self._index, self._bounds
         assert index is not None
         assert bounds is not None
@@ -116,6 +126,11 @@ class Maintenance:
             self._asked.cancel()
             self._asked = None
         self._is_anew = False
+        self.proof.end()
+
+    def _make_due(self) -> None:
+        self.is_due = True
+        self._wake()
 
     def _check_topic(self) -> None:
         if self._is_anew:
@@ -126,8 +141,8 @@ class Maintenance:
             return  # for an index that is closed
         self._asked = None
         if not asked.cancelled() and asked.exception() is None and not asked.result():
-            self._is_anew = self.is_due = True
-            self._wake()
+            self._is_anew = True
+            self._make_due()
 
     def _schedule(self, pause_s: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(pause_s, self._request_bounds)
@@ -152,8 +167,7 @@ class Maintenance:
             self._schedule(self._context.times.maintenance_again_s)
             return
         self.note_answer()
-        self.is_due = True
-        self._wake()
+        self._make_due()
 
     def _note_silence(self) -> None:
         """Count a request without an answer; the lane serves on, as the next append may succeed."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from dedupe.decide.admission import DUPLICATE, Admission, Verdicts
 from dedupe.decide.committed import Committed
+from dedupe.decide.evictions import Evictions
 from dedupe.decide.window import Window
 from dedupe.metrics import Tally
 from dedupe.model.types import Entry, EventKey, Offset
@@ -52,6 +53,15 @@ class Histogram:
 
 
 @dataclass(slots=True)
+class Proofs:
+    """Duplicates whose originals were asked of the log while the lane served, by what it said."""
+
+    proved: int = 0
+    disproved: int = 0  # the index was wrong, and is rebuilt
+    unknown: int = 0  # no answer
+
+
+@dataclass(slots=True)
 class LaneMetrics:
     """The metrics of one lane."""
 
@@ -73,10 +83,13 @@ class LaneMetrics:
     sequence_gaps: int = 0
     sessions_fenced: int = 0  # events of client sessions: their client uses a newer epoch
     sessions_expired: int = 0  # events of client sessions that are over
+    ended_sessions_evicted: int = 0  # by their clients
+    other_sessions_evicted: int = 0
     restored_records: int = 0
     refused_batches: int = 0  # by the log for their records, at the first attempt
     skipped_records: int = 0  # by recovery, as an operator decided
     restore_lag: int = 0  # offsets still to replay
+    proofs: Proofs = field(default_factory=Proofs)
 
 
 class LaneCounts:
@@ -110,7 +123,7 @@ class LaneCounts:
         self._metrics.batch_events.observe(len(batch.events))
         self._metrics.queue_wait_s.observe(now - batch.queued_at)
 
-    def note_commit(self, committed: Committed, took_s: float) -> None:
+    def note_commit(self, committed: Committed, evictions: Evictions, took_s: float) -> None:
         """Count new events that are committed and applied; `note_decided` follows."""
         metrics, timestamp_ms = self._metrics, committed.timestamp_ms
         self._next_lane_seq = committed.first_seq + len(committed.keys)
@@ -119,6 +132,8 @@ class LaneCounts:
         metrics.commit_s.observe(took_s)
         metrics.last_commit_ms = timestamp_ms
         self.ages.note_commit(committed.base, timestamp_ms)
+        metrics.ended_sessions_evicted += evictions.ended
+        metrics.other_sessions_evicted += len(evictions.keys) - evictions.ended
 
     def note_decided(self, batch: Batch, verdicts: Verdicts, window: Window) -> None:
         """Count the verdicts on a batch."""

@@ -11,13 +11,13 @@ from itertools import repeat, zip_longest
 
 from dedupe.decide.committed import Committed
 from dedupe.decide.recovery import CheckedRecord
+from dedupe.decide.session_update import expiry_update, session_update
 from dedupe.decide.sessions import (
+    NO_SOURCE,
     SessionCounts,
     SessionPolicy,
     SessionRecord,
     SessionUpdate,
-    expiry_update,
-    session_update,
     tells_all_of,
 )
 from dedupe.decide.window import Step, Window, WindowPolicy
@@ -53,6 +53,8 @@ class PartitionIndex:
         self.window = window_of(window_policy, index)
         self.log_start = log_start
         self.is_open = True
+        self.disproved: str | None = None
+        """Why the log has disproved an entry; then the index must be rebuilt."""
         self._window_policy = window_policy
         self._session_policy = session_policy
         self._lost_ms = lost_ms
@@ -69,15 +71,10 @@ class PartitionIndex:
 
     def apply(self, committed: Committed) -> None:
         """Add one commit, the next one of the log. Raises IndexCorruptError, IndexUnavailableError."""
-        first_seq, base, timestamp_ms, _, keys, fingerprints, secondary_keys, sessions = committed
+        first_seq, base, timestamp_ms, _, keys, fingerprints, secondary_keys, sessions, *_ = committed
         count = len(keys)
         offsets = range(base, base + count)
         entries = list(zip(keys, map(entry_of, zip(offsets, fingerprints, strict=True)), strict=True))
-        records = [
-            SessionRecord(base + i, timestamp_ms, session)
-            for i, (session, following) in enumerate(zip_longest(sessions, sessions[1:]))
-            if session is not None and not tells_all_of(following, session)
-        ]
         self._apply(
             entries,
             Step(timestamp_ms, base + count - 1, first_seq + count - 1),
@@ -87,7 +84,7 @@ class PartitionIndex:
                 for i, secondary_key in enumerate(secondary_keys)
                 if secondary_key is not None
             ],
-            records,
+            _session_records(committed) if sessions else (),
         )
 
     def begin_replay(self) -> None:
@@ -102,7 +99,7 @@ class PartitionIndex:
             IndexCorruptError, IndexUnavailableError: the index could not be written.
         """
         entries = [
-            (identity.key, entry_of((offset, identity.fingerprint))) for offset, _, identity, _ in records
+            (identity.key, entry_of((offset, identity.fingerprint))) for offset, _, identity, *_ in records
         ]
         before_ms = self.index.state.newest_timestamp_ms
         last = records[-1]
@@ -116,12 +113,12 @@ class PartitionIndex:
             _steps(records, before_ms),
             [
                 (secondary_key, Entry(offset, identity.fingerprint))
-                for offset, _, identity, secondary_key in records
+                for offset, _, identity, secondary_key, _ in records
                 if secondary_key is not None
             ],
             [
-                SessionRecord(offset, timestamp_ms, identity.session)
-                for offset, timestamp_ms, identity, _ in records
+                SessionRecord(offset, timestamp_ms, identity.session, source_hash, identity.evicted)
+                for offset, timestamp_ms, identity, _, source_hash in records
                 if identity.session is not None
             ],
         )
@@ -187,6 +184,18 @@ def window_of(policy: WindowPolicy, index: DedupeIndex) -> Window:
 
 def _steps(records: Sequence[CheckedRecord], newest_ms: int) -> Iterator[Step]:
     """Yield a step of every record, with timestamps that do not decrease from `newest_ms` on."""
-    for offset, timestamp_ms, identity, _ in records:
+    for offset, timestamp_ms, identity, *_ in records:
         newest_ms = max(newest_ms, timestamp_ms)
         yield Step(newest_ms, offset, identity.lane_seq)
+
+
+def _session_records(committed: Committed) -> list[SessionRecord]:
+    """Return the records of sessions, without those of which the next one says all."""
+    columns = committed.sessions, committed.sessions[1:], committed.source_hashes, committed.evicted
+    return [
+        SessionRecord(offset, committed.timestamp_ms, session, source_hash or NO_SOURCE, evicted or ())
+        for offset, (session, following, source_hash, evicted) in enumerate(
+            zip_longest(*columns), committed.base
+        )
+        if session is not None and (evicted or not tells_all_of(following, session))
+    ]

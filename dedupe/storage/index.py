@@ -23,7 +23,7 @@ class IndexIdentity(NamedTuple):
     partition: int
     partitions: int
     key_check: bytes  # dedupe.model.identity.Identity.check_value
-    format_version: int = 3
+    format_version: int = 4
 
 
 class IndexState(NamedTuple):
@@ -56,6 +56,18 @@ class WalFiles(NamedTuple):
 
     number: int
     size_bytes: int
+
+
+class Opening(NamedTuple):
+    """The progress with an index that was not closed: its write-ahead log is checked, then replayed."""
+
+    done_bytes: int
+    size_bytes: int  # > 0
+
+    @property
+    def ratio(self) -> float:
+        """The part that is done, 0 to 1."""
+        return self.done_bytes / self.size_bytes
 
 
 class DedupeIndex(SessionRows, Protocol):
@@ -101,6 +113,13 @@ class DedupeIndex(SessionRows, Protocol):
     def note_proved(self) -> None:
         """Forget `unproved`, for later openings as well. Raises IndexUnavailableError."""
 
+    def note_disproved(self) -> None:
+        """
+        Have every later opening raise IndexCorruptError, until the index is discarded or reset.
+
+        Raises IndexUnavailableError.
+        """
+
     def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
         """
         Return each key's entry or None; same order and length as `keys`.
@@ -136,6 +155,9 @@ class IndexStore(Protocol):
 
         Raises IndexUnavailableError: `open` would block the event loop; call this again.
         """
+
+    def opening(self, identity: IndexIdentity) -> Opening | None:
+        """Return the progress of `prepare`; None while it has nothing long to do."""
 
     def open(self, identity: IndexIdentity) -> DedupeIndex:
         """

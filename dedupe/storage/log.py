@@ -90,6 +90,17 @@ class PartitionLog(Protocol):
             RetriableError: the log cannot be reached or stopped answering.
         """
 
+    async def record_at(self, offset: Offset) -> LogRecord | None:
+        """
+        Return the committed record at an offset; None if there is none.
+
+        It is meant for a single record now and then, beside appends.
+
+        Raises:
+            RetriableError: the log does not answer, or says nothing of offsets outside of its bounds.
+            LogCorruptError: the log has lost the record.
+        """
+
     async def append(self, records: Sequence[NewRecord]) -> Offset:
         """
         Append all records or none, durably.

@@ -140,11 +140,58 @@ def limits_cases() -> Iterator[Case]:
     ):
         yield Case(f"8 MiB of {name}", unit * (8 * MIB // len(unit)))
         yield Case(f"a batch and 8 MiB of {name}", b'{"batch":[' + unit * (8 * MIB // len(unit) - 10))
+    yield from numbers_cases()
     noise = random.Random(1).randbytes(6 * MIB // 2).hex().encode()[: 6 * MIB]
     yield Case("6 MiB, no key anywhere", b'{"batch":[{"a":"%b"}]}' % noise, None)
     yield Case(
         "8 MiB, wrong key behind the events", filled(b'{"messageId":"1"}')[:-1] + b',"writeKey":""}', None
     )
+
+
+def numbers_cases() -> Iterator[Case]:
+    """Yield what consists of numbers, which may have to be spelled anew."""
+    draw = random.Random(1)
+
+    def digits(count: int) -> bytes:
+        return b"%d" % draw.randrange(10 ** (count - 1), 10**count)
+
+    kinds = {
+        "the same 10.0": [b"10.0"] * 155_000,
+        "others like 1000.0": [b"%d.0" % number for number in range(1_000, 98_000)],
+        "powers of ten": [b"%de%d" % (number % 10, number % 9) for number in range(195_000)],
+        "others like 1000.5": [b"%d.5" % number for number in range(1_000, 98_000)],
+        "floats": [b"%a" % draw.uniform(-180, 180) for _ in range(39_000)],
+        "17 digits": [digits(1) + b"." + digits(16) for _ in range(41_000)],
+        "20 digits": [b"0." + digits(20) for _ in range(33_000)],
+        "integers of 21 digits": [digits(21) for _ in range(35_000)],
+        "integers of 30 digits": [digits(30) for _ in range(25_000)],
+    }
+    kinds["all of these"] = [text for texts in zip(*kinds.values(), strict=False) for text in texts][:65_000]
+    for name, texts in kinds.items():
+        event = b'{"messageId":"1","type":"track","p":[%b]}' % b",".join(texts)
+        share = len(texts) // 7
+        small = b'{"messageId":"1","type":"track","p":[%b]}' % b",".join(texts[:share])
+        yield Case(f"one event of {name}", event)
+        yield Case(f"8 MiB of such events ({name})", filled(event))
+        yield Case(f"one small event ({name})", small)
+        yield Case(f"8 MiB of small events ({name})", filled(small))
+        tiny = [
+            b'{"messageId":"1","type":"track","p":[%b]}' % b",".join(texts[n : n + 3])
+            for n in range(0, 30_000, 3)
+        ]
+        yield Case(f"10,000 tiny events ({name})", b"[%b]" % b",".join(tiny))
+    named = b'{"messageId":"1",%b}'
+    yield Case("one event of 60,000 names of 1.0", named % b",".join(b'"%x":1.0' % n for n in range(60_000)))
+    yield Case("the same, no event", b"[[%b]]" % b",".join(kinds["17 digits"]))
+    yield Case(
+        "the same, type is a number", b'{"messageId":"1","type":5,"p":[%b]}' % b",".join(kinds["17 digits"])
+    )
+    yield Case(
+        "the same, nested 60 deep",
+        b'{"messageId":"1","q":%b1.0%b,"p":[%b]}' % (b"[" * 60, b"]" * 60, b",".join(kinds["17 digits"])),
+    )
+    context = b'{"context":{"a":[%b]},"batch":[%b]}' % (b",".join(kinds["17 digits"]), b'{"messageId":"1"}')
+    yield Case("one event beside 17 digits", context)
 
 
 async def longest_pauses(
@@ -183,8 +230,8 @@ async def longest_pauses(
     return min(pause for pause, _ in found), min(seconds for _, seconds in found), status
 
 
-async def run(rounds: int) -> None:
-    """Measure every case and print a table."""
+async def run(rounds: int, only: str) -> None:
+    """Measure the cases with such names and print a table."""
     identity = Identity(b"a secret of 24 bytes....")
     with tempfile.TemporaryDirectory() as folder:
         settings = make_settings(mode="development", data_dir=Path(folder))
@@ -205,6 +252,8 @@ async def run(rounds: int) -> None:
     print("| body | gzip bytes | status | longest pause (ms) | CPU (ms) |\n|---|---|---|---|---|")
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://bench") as client:
         for case in cases():
+            if only not in case.name:
+                continue
             pause, seconds, status = await longest_pauses(case, "/v1/events", client, rounds)
             wire = len(gzip.compress(case.body, 6))
             late = "" if pause * 1e3 <= HELD_MS_MAX else " !"
@@ -218,9 +267,10 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="a part of the names of the bodies to measure")
     args = parser.parse_args()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run(args.rounds))
+        runner.run(run(args.rounds, args.only))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ from statistics import median
 import structlog
 import uvloop
 
-from dedupe.decide.sessions import SessionPolicy, SessionRecord, keys_of, session_update
+from dedupe.decide.session_update import session_update
+from dedupe.decide.sessions import LIVE, SessionPolicy, SessionRecord, keys_of
 from dedupe.decide.window import WindowPolicy
 from dedupe.model.clock import SystemClock
 from dedupe.model.identity import Identity
@@ -174,7 +175,7 @@ def measure_use(index: RocksIndex, policy: SessionPolicy, count: int) -> None:
     ]
     print(f"new session that evicts another: {median(evicting):.1f} us, worst batch {max(evicting):.1f} us")
     began = time.perf_counter()
-    index.oldest_sessions(1_000, evicted=False)
+    index.oldest_sessions(1_000, LIVE)
     print(f"look at the 1,000 oldest: {(time.perf_counter() - began) * 1000:.1f} ms; {index.session_counts}")
 
 

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from dedupe.decide.sessions import (
+    EVICTED,
+    LIVE,
     NO_SESSIONS,
+    OF_SOURCE,
     SessionChange,
     SessionCounts,
     SessionKey,
@@ -59,10 +62,20 @@ def session_key_of(number: int) -> SessionKey:
     return key_of(number) + key_of(number + 1)
 
 
-def session_of(offset: int, *, is_evicted: bool = False) -> SessionState:
+def session_of(offset: int, *, evicted_at: int = -1, source_hash: bytes = b"web-hash") -> SessionState:
     """Return a session whose newest record is at `offset`: nothing of it is 0, its bits reach far."""
-    above = 0 if is_evicted else 1 << 511 | 1 << offset % 500 + 1
-    return SessionState(offset + 1, above, offset, 2**64 - 1, 10**13 + offset, offset, is_evicted)
+    above = 1 << 511 | 1 << offset % 500 + 1 if evicted_at < 0 else 0
+    return SessionState(
+        offset + 1,
+        above,
+        offset,
+        2**64 - 1,
+        10**13 + offset,
+        offset,
+        evicted_at >= 0,
+        source_hash,
+        evicted_at,
+    )
 
 
 def sessions_of(first: int, count: int) -> IndexUpdate:
@@ -239,7 +252,7 @@ class IndexContract:
         assert index.session_counts == NO_SESSIONS
         assert index.sessions([session_key_of(1), session_key_of(2)]) == [None, None]
         assert index.sessions([]) == []
-        assert index.oldest_sessions(9, evicted=False) == index.oldest_sessions(9, evicted=True) == []
+        assert index.oldest_sessions(9, LIVE) == index.oldest_sessions(9, EVICTED) == []
 
     def test_sessions_are_found_as_they_were_stored(self, index: DedupeIndex) -> None:
         index.apply(sessions_of(0, 3))
@@ -254,9 +267,9 @@ class IndexContract:
         used, evicted = session_key_of(0), session_key_of(2)
         changes = [
             SessionChange(used, session_of(0), session_of(7)),
-            SessionChange(evicted, session_of(2), session_of(2, is_evicted=True)),
+            SessionChange(evicted, session_of(2), session_of(2, evicted_at=7)),
         ]
-        assert index.oldest_sessions(1, evicted=False) == [(used, session_of(0))]
+        assert index.oldest_sessions(1, LIVE) == [(used, session_of(0))]
 
         index.apply(update_of(7, 1)._replace(sessions=SessionUpdate(changes, SessionCounts(3, 1))))
 
@@ -265,21 +278,49 @@ class IndexContract:
             (session_key_of(3), session_of(3)),
             (used, session_of(7)),
         ]
-        assert index.oldest_sessions(9, evicted=False) == oldest
-        assert index.oldest_sessions(2, evicted=False) == oldest[:2]
-        assert index.oldest_sessions(0, evicted=False) == []
-        assert index.oldest_sessions(9, evicted=True) == [(evicted, session_of(2, is_evicted=True))]
+        assert index.oldest_sessions(9, LIVE) == oldest
+        assert index.oldest_sessions(2, LIVE) == oldest[:2]
+        assert index.oldest_sessions(0, LIVE) == []
+        assert index.oldest_sessions(9, EVICTED) == [(evicted, session_of(2, evicted_at=7))]
         assert index.session_counts[:2] == (3, 1)
 
-    def test_session_evicted_late_is_found_before_those_seen_already(self, index: DedupeIndex) -> None:
+    def test_sessions_evicted_first_are_found_first(self, index: DedupeIndex) -> None:
         index.apply(sessions_of(0, 2))
-        for offset in (1, 0):
-            key, gone = session_key_of(offset), session_of(offset, is_evicted=True)
+        found = []
+        for offset, evicted_at in ((1, 7), (0, 8)):
+            key, gone = session_key_of(offset), session_of(offset, evicted_at=evicted_at)
             update = SessionUpdate(
                 [SessionChange(key, session_of(offset), gone)], SessionCounts(offset, 2 - offset)
             )
             index.apply(IndexUpdate((), index.state, sessions=update))
-            assert index.oldest_sessions(1, evicted=True) == [(key, gone)]
+            found.append((key, gone))
+            assert index.oldest_sessions(9, EVICTED) == found
+
+    def test_sessions_are_listed_and_counted_by_source(self, store: IndexStore, index: DedupeIndex) -> None:
+        of_app = {n: session_of(n, source_hash=b"app-hash") for n in (0, 2)}
+        of_web = {n: session_of(n) for n in (1, 3)}
+        changes = [SessionChange(session_key_of(n), None, state) for n, state in (of_app | of_web).items()]
+        sizes = {b"app-hash": 2, b"web-hash": 2}
+        update = SessionUpdate(changes, SessionCounts(4, 0), sizes)
+        index.apply(update_of(0, 4)._replace(sessions=update))
+        index.close()
+        index = store.open(IDENTITY)
+
+        assert index.session_sizes == sizes
+        for source_hash, states in ((b"app-hash", of_app), (b"web-hash", of_web)):
+            rows = [(session_key_of(n), state) for n, state in states.items()]
+            assert index.oldest_sessions(9, OF_SOURCE + source_hash) == rows
+            assert index.oldest_sessions(1, OF_SOURCE + source_hash) == rows[:1]
+        used = SessionChange(session_key_of(0), of_app[0], session_of(5, source_hash=b"app-hash"))
+        gone = SessionChange(session_key_of(1), of_web[1], session_of(1, evicted_at=5))
+        deleted = SessionChange(session_key_of(3), of_web[3], None)
+        update = SessionUpdate([used, gone, deleted], SessionCounts(2, 1), {b"web-hash": 0})
+        index.apply(update_of(5, 1)._replace(sessions=update))
+        assert index.session_sizes == {b"app-hash": 2}
+        assert index.oldest_sessions(9, OF_SOURCE + b"web-hash") == []
+        (oldest, _), _ = index.oldest_sessions(9, OF_SOURCE + b"app-hash")
+        assert oldest == session_key_of(2)
+        index.close()
 
     def test_counts_of_sessions_outlive_a_reopening(self, store: IndexStore, index: DedupeIndex) -> None:
         update = sessions_of(0, 1)
@@ -311,7 +352,7 @@ class IndexContract:
         index.apply(IndexUpdate((), index.state, sessions=deleted))
 
         assert index.sessions([session_key_of(0), session_key_of(1)]) == [None, session_of(1)]
-        assert index.oldest_sessions(9, evicted=False) == [(session_key_of(1), session_of(1))]
+        assert index.oldest_sessions(9, LIVE) == [(session_key_of(1), session_of(1))]
 
     def test_sessions_outlive_a_killed_process(self, tmp_path: Path) -> None:
         update = SessionUpdate((), SessionCounts(600, 0, 1_700_000_000_000))
@@ -321,9 +362,7 @@ class IndexContract:
 
         assert index.session_counts == update.counts
         assert index.sessions([session_key_of(n) for n in range(600)]) == [session_of(n) for n in range(600)]
-        assert [state.last_offset for _, state in index.oldest_sessions(600, evicted=False)] == list(
-            range(600)
-        )
+        assert [state.last_offset for _, state in index.oldest_sessions(600, LIVE)] == list(range(600))
         index.close()
 
     def test_record_is_found_by_its_guard_too(self, store: IndexStore, index: DedupeIndex) -> None:
@@ -345,7 +384,7 @@ class IndexContract:
 
         assert index.session_counts == NO_SESSIONS
         assert index.sessions([session_key_of(0)]) == [None]
-        assert index.oldest_sessions(1, evicted=False) == []
+        assert index.oldest_sessions(1, LIVE) == []
         assert index.state == EMPTY_STATE._replace(applied_offset=40)
         assert list(index.steps) == []
         assert index.lookup([key_of(i) for i in range(10)]) == [None] * 10
@@ -388,6 +427,24 @@ class IndexContract:
         assert fresh.state == EMPTY_STATE
         assert fresh.lookup([key_of(0)]) == [None]
         fresh.close()
+
+    def test_index_that_the_log_disproved_is_refused_until_discarded(
+        self, store: IndexStore, index: DedupeIndex
+    ) -> None:
+        index.apply(update_of(0, 10))
+        index.note_disproved()
+        index.note_disproved()
+        assert index.lookup([key_of(9)]) == [entry_of(9)]
+        index.close()
+        for _ in range(2):
+            with pytest.raises(IndexCorruptError):
+                store.open(IDENTITY)
+
+        store.discard(IDENTITY)
+
+        again = store.open(IDENTITY)
+        assert again.state == EMPTY_STATE
+        again.close()
 
     def test_refused_index_is_unharmed(self, store: IndexStore, index: DedupeIndex) -> None:
         index.apply(update_of(0, 10))

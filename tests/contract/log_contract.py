@@ -8,7 +8,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from itertools import pairwise
 
 import pytest
@@ -264,6 +264,31 @@ class LogContract:
         found = await read_all(log, base, await visible_end(log, base + 2), records_max=1)
 
         assert found == at(base, records)[:1]
+
+    async def test_record_at_an_offset_is_that_one_or_none(self, world: LogWorld) -> None:
+        log = await fenced(world)
+        records = records_of(0, 5)
+        expected = at(await log.append(records), records)
+        await visible_end(log, expected[-1].offset + 1)
+
+        for record in (expected[3], expected[0], expected[4], expected[3]):
+            assert await log.record_at(record.offset) == record
+        again = await log.append(records_of(5, 1))
+        await visible_end(log, again + 1)
+        assert await log.record_at(again) == at(again, records_of(5, 1))[0]
+
+    async def test_record_at_an_offset_outside_of_the_bounds_is_none_or_unknown(
+        self, world: LogWorld
+    ) -> None:
+        log = await fenced(world)
+        expected = at(await log.append(records_of(0, 6)), records_of(0, 6))
+        end = await visible_end(log, expected[-1].offset + 1)
+        await world.trim(0, expected[4])
+
+        for offset in (expected[3].offset, end + 10):
+            with suppress(RetriableError):
+                assert await log.record_at(offset) is None
+        assert await log.record_at(expected[4].offset) == expected[4]
 
     async def test_offset_at_lies_behind_older_records_and_no_newer_one(self, world: LogWorld) -> None:
         log = await fenced(world)

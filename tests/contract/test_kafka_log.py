@@ -90,6 +90,7 @@ async def test_what_a_gateway_of_old_wrote_in_transactions_counts_where_it_was_c
     assert [record[1:] for record in found] == records_of(2, 3)
 
 
+@pytest.mark.regression("A rebuild paused although there was more to read.")
 async def test_read_pauses_only_where_there_is_nothing_to_read(
     world: KafkaWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +105,9 @@ async def test_read_pauses_only_where_there_is_nothing_to_read(
     assert [record[1:] for record in found] == records_of(0, 9)
 
 
+@pytest.mark.regression(
+    "Events of topics that brokers compress were acknowledged, and no gateway could serve after a restart."
+)
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 async def test_what_the_broker_compresses_is_read_back(
     kafka_bootstrap: str, topic: TopicFactory, codec: str

@@ -35,7 +35,9 @@ PRE_STOP_S = 1.0  # the chart's preStop, shorter
 ENDPOINTS_S = 0.5  # for load balancers to notice that a pod goes
 CHART = yaml.safe_load((Path(__file__).parents[2] / "helm" / "gateway" / "values.yaml").read_text())
 GRACE_S = float(CHART["terminationGracePeriodSeconds"] - CHART["preStopSeconds"])
-IS_READY = re.compile(r"is ready \(\w+, kafka log, \S+-[01]\)")  # the child whose banner comes last may lag /readyz
+IS_READY = re.compile(
+    r"is ready \(\w+, kafka log, \S+-[01]\)"
+)  # the child whose banner comes last may lag /readyz
 CLAIM = re.compile(r"partition claimed.* partition=(\d+) topic=(\S+)")
 
 
@@ -188,6 +190,9 @@ async def test_workers_of_one_machine_are_started_again_and_stop_together(
         await workers.stop()
 
 
+@pytest.mark.regression(
+    "A new parent of workers failed on data folders that the killed one's workers still held."
+)
 async def test_workers_of_one_machine_stop_in_order_for_a_new_parent_when_theirs_is_killed(
     log: LogUnderTest, tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     assert wrong[0][1].startswith("GATEWAY_PARTITION is not a setting")
 
 
+@pytest.mark.regression("One malformed setting hid everything else that was wrong.")
 def test_malformed_and_contradicting_settings_hide_nothing_else(tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     keys.write_text("- source: web\n")

@@ -129,6 +129,7 @@ def test_completion_is_a_script_for_the_shell() -> None:
     assert checked.returncode == 0
 
 
+@pytest.mark.regression("Commands listed nothing, and said nothing, where there was no log.")
 @pytest.mark.parametrize("command", ["events", "quarantine list", "quarantine replay --dry-run"])
 def test_log_that_does_not_exist_yet_is_said_to_be_missing(command: str, tmp_path: Path) -> None:
     gateway = Gateway(tmp_path / "never-started")

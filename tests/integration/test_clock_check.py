@@ -83,6 +83,7 @@ async def used(deployment: Deployment) -> Deployment:
     return deployment
 
 
+@pytest.mark.regression("A clock far ahead deleted all events of the embedded log.")
 async def test_clock_far_ahead_is_refused_at_every_start(used: Deployment) -> None:
     for hours in range(8 * 24, 8 * 24 + 5):  # a supervisor starts it again and again
         used.clock.ms = BEGAN_MS + hours * HOUR_MS
@@ -166,6 +167,7 @@ async def test_any_clock_will_do_for_an_empty_log(deployment: Deployment) -> Non
         await deployment.start()
 
 
+@pytest.mark.regression("Time that could not be noted in the log stopped the gateway.")
 async def test_time_is_noted_again_once_the_log_can_be_written(tmp_path: Path) -> None:
     path = tmp_path / "log.sqlite"
     store = await SqliteStore.open(path, limits=SqliteLimits(busy_timeout_s=0.001))

@@ -292,6 +292,7 @@ def test_client_that_ends_its_side_still_gets_its_answers(connection: RawConnect
     assert connection.is_closed()
 
 
+@pytest.mark.regression("Garbage behind a request took the request's answer.")
 def test_half_closed_connection_gets_the_answer_before_the_garbage_and_one_for_it(
     connection: RawConnection,
 ) -> None:
@@ -303,6 +304,7 @@ def test_half_closed_connection_gets_the_answer_before_the_garbage_and_one_for_i
     assert connection.is_closed()
 
 
+@pytest.mark.regression("A head begun behind a request had no deadline.")
 def test_head_begun_behind_a_request_has_its_time_too(connection: RawConnection) -> None:
     connection.send(request() + b"POST /v1")
     assert connection.answer().body == SUCCESS
@@ -463,6 +465,7 @@ def test_crowd_of_one_address_leaves_room_for_the_others(tmp_path: Path) -> None
                 connection.socket.close()
 
 
+@pytest.mark.regression("A crowd with delayed refusals took the connections of everybody else.")
 def test_crowd_whose_refusals_are_held_back_leaves_room_for_the_others(tmp_path: Path) -> None:
     settings = {"GATEWAY_PARTITIONS": "2", "GATEWAY_CONNECTIONS_MAX": "64"}
     with Gateway(tmp_path, settings, constants={"app.main:DELAY_S": 15}) as gateway, ExitStack() as stack:

@@ -85,6 +85,7 @@ def test_key_is_found_in_a_damaged_body(client: httpx.Client) -> None:
     assert httpx.post(f"{client.base_url}/v1/batch", content=b"hello").status_code == 400
 
 
+@pytest.mark.regression("An event too costly to parse was kept under no key although one stood in it.")
 def test_key_of_an_event_too_costly_to_parse_is_found_in_it(client: httpx.Client) -> None:
     many = b"[" + b"[1]," * 170_000 + b"1]"
     body = b'{"type":"track","messageId":"costly","path":%b,"writeKey":"web"}' % many
@@ -94,6 +95,7 @@ def test_key_of_an_event_too_costly_to_parse_is_found_in_it(client: httpx.Client
         assert [each["code"] for each in answer.json()["rejected"]] == ["event_too_complex"]
 
 
+@pytest.mark.regression("A body wrapped more often than is undone was refused, and its events were lost.")
 def test_what_is_wrapped_too_often_is_kept_under_the_key_in_it(client: httpx.Client) -> None:
     event = new_event(writeKey="web")
     twice = orjson.dumps(orjson.dumps(orjson.dumps([event]).decode()).decode())
@@ -115,6 +117,7 @@ def test_what_is_wrapped_too_often_is_kept_under_the_key_in_it(client: httpx.Cli
     assert httpx.post(f"{client.base_url}/v1/batch", content=orjson.dumps([own])).status_code == 400
 
 
+@pytest.mark.regression("An event of one of several batches was stored again when it came in another batch.")
 def test_same_event_is_a_duplicate_in_whatever_batch_it_comes(client: httpx.Client) -> None:
     one, two = (orjson.dumps(new_event()) for _ in range(2))
     form = b'{"batch":[%b],"context":{"app":%b}}'
@@ -141,6 +144,9 @@ def test_event_of_a_damaged_session_is_stored_once_by_its_retry(
     assert answer.headers["Gateway-Accepted"] == "2"
 
 
+@pytest.mark.regression(
+    "The client session in the head of a damaged body was ignored, so that a retry stored its events again."
+)
 def test_damaged_body_has_the_session_of_its_head(client: httpx.Client) -> None:
     head = {"Gateway-Client": "c-2"}
     head["Gateway-Session"] = client.post("/v1/sessions", headers=head).json()["session"]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import orjson
+import pytest
 
 from tests.support.forked import COMMAND
 from tests.support.gateway import POLL_INTERVAL_S, START_TIMEOUT_S, Gateway
@@ -77,6 +78,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(POLL_INTERVAL_S)
 
 
+@pytest.mark.regression("A standard error that failed stopped lanes.")
 def test_errors_that_cannot_be_told_stop_nothing(tmp_path: Path) -> None:
     kinds = (pipe_without_reader, full_disk, full_pipe)
     quick = {"GATEWAY_PARTITIONS": "1", "GATEWAY_ANSWER_TIMEOUT": "500ms"}

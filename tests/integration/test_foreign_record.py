@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import orjson
+import pytest
 from aiokafka import AIOKafkaProducer
 
 from tests.fault.conftest import kafka_log
@@ -39,6 +40,7 @@ def skip(gateway: Gateway, *arguments: object) -> "subprocess.CompletedProcess[b
     return cli(gateway, "partitions", "skip", *map(str, arguments))
 
 
+@pytest.mark.regression("A record that no gateway wrote stopped its partition for ever.")
 async def test_foreign_record_is_passed_over_once_the_operator_says_so(
     kafka_bootstrap: str, tmp_path: Path
 ) -> None:

@@ -194,6 +194,7 @@ async def test_leader_that_cannot_be_read_is_outlived(group: Group) -> None:
     await worker.knows("a")
 
 
+@pytest.mark.regression("A cancellation out of a library ended the membership unseen.")
 @pytest.mark.parametrize("number", range(1, 9))  # finds the coordinator, connects, joins, stays
 async def test_cancellation_of_a_library_at_any_await_leaves_no_worker_without_its_group(
     number: int, group: Group, monkeypatch: pytest.MonkeyPatch

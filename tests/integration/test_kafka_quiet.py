@@ -98,6 +98,7 @@ async def keys(log: KafkaLog) -> list[str]:
     return [found.key.decode() for found in await read_all(log, 0, end)]
 
 
+@pytest.mark.regression("The first event of a partition that had been silent for a day was answered 503.")
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "open"])
 async def test_first_event_after_a_silence_is_stored(store: KafkaStore, *, is_closed: bool) -> None:
     log = store.partition_log(TOPIC, int(is_closed))
@@ -117,6 +118,9 @@ async def test_first_event_after_a_silence_is_stored(store: KafkaStore, *, is_cl
     await log.close()
 
 
+@pytest.mark.regression(
+    "A worker that was frozen for long could append again once the leader had forgotten both owners."
+)
 async def test_owner_that_renews_keeps_a_thawed_one_out(
     store: KafkaStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +159,7 @@ async def test_broker_passes_the_fences_own_test_beside_an_owner(store: KafkaSto
     await owner.close()
 
 
+@pytest.mark.regression("A login that ended in the middle of an append made its outcome unknown.")
 async def test_logins_that_end_cost_nothing(broker: KafkaBroker, sasl_port: int) -> None:
     config = kafka_config(
         f"{HOST}:{sasl_port}",
@@ -179,6 +184,7 @@ async def test_logins_that_end_cost_nothing(broker: KafkaBroker, sasl_port: int)
     await store.close()
 
 
+@pytest.mark.regression("A quota of the brokers made outcomes unknown.")
 async def test_byte_quota_is_a_pause(broker: KafkaBroker, store: KafkaStore) -> None:
     log = store.partition_log(TOPIC, 4)
     await fenced(log)

@@ -177,6 +177,7 @@ async def test_other_partition_count_is_refused_in_every_mode(
         )
 
 
+@pytest.mark.regression("Brokers that forget owners within hours were used without a word.")
 @pytest.mark.kafka
 async def test_broker_that_forgets_owners_early_is_warned_of_once(tmp_path: Path) -> None:
     properties = {"producer.id.expiration.ms": "50399999", "transactional.id.expiration.ms": "7199999"}
@@ -211,6 +212,7 @@ async def test_setting_that_brokers_do_not_know_is_told_with_a_way_out(
         await prepare(spec_of(f"old-{uuid.uuid4().hex[:8]}"), is_development=True)
 
 
+@pytest.mark.regression("A start failed on a topic that it had just created.")
 async def test_topic_just_created_that_a_broker_does_not_know_yet_is_waited_for(
     store: KafkaStore, prepare: Prepare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,6 +309,7 @@ async def test_partitions_without_leaders_are_waited_for(store: KafkaStore, topi
         await kafka_topics._wait_for_leaders(store, spec_of(name, 3))
 
 
+@pytest.mark.regression("A start failed on a topic that not every broker knew yet.")
 async def test_topic_that_a_broker_does_not_know_yet_is_waited_for(store: KafkaStore) -> None:
     with pytest.raises(RetriableError, match="not-there"):
         await kafka_topics._topic_problems(store, spec_of("not-there"), DEMANDS)

@@ -157,6 +157,7 @@ async def test_broker_frozen_during_a_read_or_an_append_fails_it_in_time(
     await assert_works_again(log)
 
 
+@pytest.mark.regression("A read of a log that had lost its end waited for ever.")
 async def test_log_that_ends_before_it_should_fails_a_read_in_time(log: KafkaLog) -> None:
     async with aclosing(log.read(0, 100)) as batches:
         await anext(batches)
@@ -182,6 +183,7 @@ async def test_leader_that_has_nothing_is_asked_ten_times_a_second(
     assert asked < 2 * TIMEOUT_S / kafka_reader.RETRY_S
 
 
+@pytest.mark.regression("A restart of a broker failed a rebuild.")
 async def test_read_goes_on_after_its_broker_was_started_again(broker: KafkaBroker, log: KafkaLog) -> None:
     patient = await KafkaStore.open(kafka_config(broker.bootstrap_servers, request_timeout_s=30))
     async with aclosing(patient.partition_log(log._tp.topic, 0).read(0, 100)) as batches:

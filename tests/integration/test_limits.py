@@ -88,6 +88,7 @@ def test_batch_of_megabytes_may_have_its_key_in_it(gateway: Gateway, key_in: str
     assert (answer.status_code, answer.headers["Gateway-Accepted"]) == (200, "15"), answer.text
 
 
+@pytest.mark.regression("A body with many brackets was refused for its shape, and its events were lost.")
 @pytest.mark.parametrize("path", ["/v1/batch", "/v1/events", "/v1/track"])
 @pytest.mark.parametrize("token", [[1, 2], {"a": 1}, 5, "", [[]]], ids=repr)
 def test_event_of_many_short_tokens_is_stored(client: httpx.Client, path: str, token: object) -> None:
@@ -107,6 +108,7 @@ def test_body_over_the_limit_is_refused_as_each_sdk_needs_it(client: httpx.Clien
     assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
 
 
+@pytest.mark.regression("Bodies cut on their way were counted only where the client still listened.")
 @pytest.mark.parametrize(
     "head",
     [

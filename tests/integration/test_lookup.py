@@ -68,6 +68,7 @@ def test_event_of_a_session_is_found_by_its_place_and_by_its_clients_id(gateway:
     assert looked_up(gateway, "web", *place, "2", code=1)["seen"] is False
 
 
+@pytest.mark.regression("Message ids with slashes could not be looked up.")
 @pytest.mark.parametrize("message_id", [".", "..", "a/../b", "a?b=c#d", "%2e"])
 def test_message_id_that_no_path_can_have_is_found(gateway: Gateway, message_id: str) -> None:
     with httpx.Client(base_url=gateway.url, auth=AUTH) as client:

@@ -12,7 +12,19 @@ from tests.support.http import new_event, post
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
 NAMES = set(re.findall(r"^\| `(gateway_\w+)` \|", PAGE, flags=re.MULTILINE))
-OF_A_GROUP = ("gateway_group_", "gateway_peer_", "gateway_lane_moves", "gateway_lane_claims")
+OF_A_GROUP = (
+    "gateway_group_",
+    "gateway_peer_up",
+    "gateway_peer_connections",
+    "gateway_peer_forwarded",
+    "gateway_peer_received",
+    "gateway_peer_reconnects",
+    "gateway_peer_refused",
+    "gateway_standby_",
+    "gateway_worker_",
+    "gateway_lane_moves",
+    "gateway_lane_claims",
+)
 
 
 def shown_by(gateway: Gateway) -> dict[str, dict[tuple[str, ...], float]]:

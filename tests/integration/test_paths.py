@@ -57,6 +57,7 @@ def test_batch_path_wants_a_batch_or_an_event(client: httpx.Client, path: str, d
     assert (lenient.status_code, lenient.headers["Gateway-Accepted"]) == (200, "0")
 
 
+@pytest.mark.regression("A batch on a path for single events was one event, and stored anew at each retry.")
 @pytest.mark.parametrize("path", [*BATCH_PATHS, "/v1/events", "/v1/t", "/v1/identify", "/api/s/event"])
 def test_form_of_the_body_decides_on_every_path(client: httpx.Client, gateway: Gateway, path: str) -> None:
     """And a retry of it in any other form is known, for its events are the same."""
@@ -87,6 +88,7 @@ def test_slips_in_a_path_are_forgiven_without_a_redirect(gateway: Gateway, path:
     assert (answer.status_code, answer.content) == (200, SUCCESS)
 
 
+@pytest.mark.regression("A host configured with /v1 found no path.")
 @pytest.mark.parametrize("path", [path.template for path in PATHS if "{" not in path.template])
 def test_host_with_the_version_is_forgiven(client: httpx.Client, path: str) -> None:
     """As an SDK asks that was given https://host/v1 for its host."""

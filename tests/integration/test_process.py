@@ -182,6 +182,9 @@ def test_folder_of_a_newer_version_is_refused(own_gateway: Gateway) -> None:
         assert b"has format 2, this gateway knows up to 1" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.regression(
+    "A lost log beside its index was begun anew, and retries were answered with places that did not exist."
+)
 @pytest.mark.parametrize("is_empty", [False, True])
 def test_lost_log_beside_its_index_is_refused_until_the_index_is_given_up(
     own_gateway: Gateway, is_empty: bool

@@ -82,6 +82,7 @@ def results(lines: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return {name: line["result"] for name, line in lines.items()}
 
 
+@pytest.mark.regression("A replay stored events under the write key of another source.")
 def test_bad_events_are_kept_once_and_replayed_once(log_env: Mapping[str, str], tmp_path: Path) -> None:
     with Gateway(tmp_path / "gateway", {**log_env, **LIMITS}, constants=SHALLOW) as gateway:
         send_all(gateway)

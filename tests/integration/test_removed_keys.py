@@ -119,6 +119,7 @@ def test_term_ends_by_itself(tmp_path: Path) -> None:
     assert "the grace of removed write keys is over" in gateway.log_path.read_text()
 
 
+@pytest.mark.regression("A start that was refused for its clock ended the grace of removed keys.")
 def test_clock_that_is_refused_ends_no_term(gateway: Keyed) -> None:
     gateway.send("key-of-the-app")
     gateway.stop()
@@ -177,6 +178,9 @@ def test_senders_of_unknown_keys_are_seen_and_their_loop_is_slow(gateway: Keyed)
         assert "an-old-key" not in text
 
 
+@pytest.mark.regression(
+    "A quarantined event with an unknown key was replayed into the source of the first key."
+)
 def test_event_with_a_bad_key_is_replayed_once_its_key_is_in_the_file(gateway: Keyed) -> None:
     events = [new_event(writeKey="key-of-the-rest"), new_event(writeKey="key-to-come")]
     answer = httpx.post(f"{gateway.url}/v1/events", content=orjson.dumps(events))

@@ -350,6 +350,7 @@ OF_THE_INDEX = [
 ]
 
 
+@pytest.mark.regression("A machine out of memory or files cost a whole index.")
 @pytest.mark.parametrize("sentence", OF_THE_MACHINE)
 def test_condition_of_the_machine_keeps_the_index(sentence: str) -> None:
     with pytest.raises(IndexUnavailableError):
@@ -423,6 +424,7 @@ index.close()
 """
 
 
+@pytest.mark.regression("A machine out of file descriptors cost an index.")
 def test_index_without_files_to_write_to_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "index"
     written = subprocess.run(
@@ -710,6 +712,7 @@ def test_window_is_covered_whatever_is_dropped(tmp_path: Path) -> None:
     index.close()
 
 
+@pytest.mark.regression("Opening an index dropped files that held keys of the window.")
 def test_second_keys_of_records_drop_no_file_of_the_window(tmp_path: Path) -> None:
     path = tmp_path / "index"
     small = replace(SMALLEST, files_bytes_max=1024 * 1024)  # which is enough for one key a record

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import coroutine
 from typing import Any
 
+import pytest
+
 from dedupe.decide.sessions import SessionPolicy
 from dedupe.decide.window import WindowPolicy
 from dedupe.model.clock import SystemClock
@@ -140,6 +142,7 @@ async def assert_nothing_is_left(root: Path) -> None:
     store.close()
 
 
+@pytest.mark.regression("A lane cancelled in its recovery left an open index behind.")
 async def test_lane_cancelled_at_any_await_of_its_recovery_leaves_nothing_behind(tmp_path: Path) -> None:
     for number in count():
         root = tmp_path / str(number)
@@ -153,6 +156,7 @@ async def test_lane_cancelled_at_any_await_of_its_recovery_leaves_nothing_behind
     assert number >= AWAITS_MIN
 
 
+@pytest.mark.regression("Deleting an index held every request up.")
 async def test_unusable_index_is_deleted_without_holding_the_loop(tmp_path: Path) -> None:
     begin(tmp_path, IDENTITY._replace(log_id="another"))
     store, may_close = store_in(tmp_path), threading.Event()

@@ -18,7 +18,7 @@ from types import CoroutineType
 import pytest
 
 from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
-from dedupe.storage.index import EMPTY_STATE
+from dedupe.storage.index import EMPTY_STATE, Opening
 from dedupe.storage.rocksdb.database import tuning_for
 from dedupe.storage.rocksdb.index import CLOSERS, LANE_BYTES_MIN, RocksIndex, RocksStore
 from dedupe.storage.rocksdb.replay import WAL_BYTES_MAX, replay
@@ -99,6 +99,7 @@ def children() -> list[int]:
 # ---- replaying
 
 
+@pytest.mark.regression("Opening an index with a long write-ahead log stopped the whole process.")
 async def test_long_log_is_replayed_before_the_index_is_opened(killed: Path) -> None:
     store = store_in(killed)
 
@@ -108,6 +109,27 @@ async def test_long_log_is_replayed_before_the_index_is_opened(killed: Path) -> 
     index = store.open(IDENTITY)
     assert_is_whole(index, LONG)
     index.close()
+
+
+async def test_long_log_that_is_replayed_says_how_far_it_is(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dedupe.storage.rocksdb.replay.PROGRESS_S", 0.001)
+    store, size_bytes = store_in(killed), wal_files(path_in(killed)).size_bytes
+    seen: list[Opening] = []
+    assert store.opening(IDENTITY) is None
+
+    preparing = asyncio.create_task(store.prepare(IDENTITY))
+    while not preparing.done():
+        if (opening := store.opening(IDENTITY)) is not None and opening not in seen:
+            seen.append(opening)
+        await asyncio.sleep(0)
+
+    assert seen[0] == Opening(0, size_bytes)
+    assert seen == sorted(seen)
+    assert {opening.size_bytes for opening in seen} == {size_bytes}
+    assert 0 < seen[-1].done_bytes <= size_bytes
+    assert store.opening(IDENTITY) is None
 
 
 async def test_short_log_is_left_to_the_opening(tmp_path: Path) -> None:
@@ -155,6 +177,7 @@ async def test_cancelled_replay_leaves_no_process_and_a_whole_index(killed: Path
     index.close()
 
 
+@pytest.mark.regression("A cancelled replay left its process running.")
 async def test_replay_cancelled_while_its_process_runs_kills_that_process(killed: Path) -> None:
     store = store_in(killed)
     before = set(children())
@@ -266,6 +289,7 @@ async def test_replay_outlives_a_killed_gateway_and_the_next_one_waits_for_it(ki
 # ---- closing
 
 
+@pytest.mark.regression("Closing an index held every request up.")
 async def test_closing_waits_for_nobody_and_preparing_for_the_closing(tmp_path: Path) -> None:
     store, may_close = store_in(tmp_path), threading.Event()
     for _ in range(CLOSERS):
@@ -286,6 +310,7 @@ async def test_closing_waits_for_nobody_and_preparing_for_the_closing(tmp_path: 
     index.close()
 
 
+@pytest.mark.regression("An index was deleted while it was closing.")
 async def test_index_that_is_still_closing_is_deleted_after_that(tmp_path: Path) -> None:
     store, may_close = store_in(tmp_path), threading.Event()
     index = store.open(IDENTITY)

@@ -8,6 +8,7 @@ import pytest
 from rocksdict import Options, Rdict
 
 from dedupe.decide.sessions import (
+    LIVE,
     SEQUENCES_AHEAD_MAX,
     SessionChange,
     SessionCounts,
@@ -30,6 +31,7 @@ from tests.contract.index_contract import (
     update_of,
 )
 
+WEB = b"web-hash"
 TUNING = tuning_for(LANE_BYTES_MIN, KEYS_MAX)
 
 
@@ -72,9 +74,7 @@ def test_sessions_agree_with_the_entries_wherever_the_log_was_cut(tmp_path: Path
             )
             assert index.sessions([session_key_of(offset)]) == [session_of(offset) if is_there else None]
         assert index.session_counts == SessionCounts(applied, 0)
-        assert [state.last_offset for _, state in index.oldest_sessions(99, evicted=False)] == [
-            *range(applied)
-        ]
+        assert [state.last_offset for _, state in index.oldest_sessions(99, LIVE)] == [*range(applied)]
         index.close()
         shutil.rmtree(copy)
 
@@ -94,14 +94,19 @@ def row_of(offset: int) -> bytes:
             id="row too short",
         ),
         pytest.param(
-            lambda index: index._opened().sessions.put(row_of(1), b"\x00" * (41 + 65)),
+            lambda index: index._opened().sessions.put(row_of(1), b"\x00" * (57 + 65)),
             lambda index: index.sessions([session_key_of(1)]),
             id="row too long",
         ),
         pytest.param(
             lambda index: index._opened().sessions.delete(row_of(1)),
-            lambda index: index.oldest_sessions(9, evicted=False),
+            lambda index: index.oldest_sessions(9, LIVE),
             id="row is lost, and its place in the order is not",
+        ),
+        pytest.param(
+            lambda index: index._opened().sessions.put(b"zweb-hash", b"\x00" * 7),
+            lambda index: index.session_sizes,
+            id="size of a source too short",
         ),
         pytest.param(
             lambda index: index._opened().meta.put(COUNTS_KEY, b"\x00" * 16),
@@ -173,7 +178,9 @@ def test_session_takes_no_more_room_than_is_said(tmp_path: Path) -> None:
     worst = (1 << SEQUENCES_AHEAD_MAX) - 2
     for first in range(0, 20_000, 1_000):
         changes = [
-            SessionChange(session_key_of(n), None, SessionState(2**63, worst, 2**63, 2**63, 2**40, n))
+            SessionChange(
+                session_key_of(n), None, SessionState(2**63, worst, 2**63, 2**63, 2**40, n, source_hash=WEB)
+            )
             for n in range(first, first + 1_000)
         ]
         update = SessionUpdate(changes, SessionCounts(first + 1_000, 0))

@@ -21,12 +21,14 @@ from typing import NamedTuple
 import pytest
 
 from dedupe.decide.recovery import RecordCheck
+from dedupe.decide.sessions import LIVE
 from dedupe.model.types import Entry, EventKey, Session
 from dedupe.partition.index_recovery import IndexRecovery
 from dedupe.storage.index import DedupeIndex
 from dedupe.storage.rocksdb import wal
 from dedupe.storage.rocksdb.index import LANE_BYTES_MIN, RocksStore
-from dedupe.storage.rocksdb.wal import UNPROVED, wal_files
+from dedupe.storage.rocksdb.marks import UNPROVED
+from dedupe.storage.rocksdb.wal import wal_files
 from tests.contract.index_contract import KEYS_MAX
 from tests.integration.test_rocks_recovery import IDENTITY, SECRET, recovery_of
 from tests.support.forked import Forked
@@ -44,6 +46,7 @@ class Workload(NamedTuple):
     update_records: int
     with_sessions: int  # so many of the first records, a third of them
     restarted_at: int = 0
+    name: str = "event"
 
 
 UNSYNCED = Workload(3_600, 100, 0, restarted_at=600)
@@ -74,7 +77,7 @@ def log_of(workload: Workload) -> SimStore:
         if number < workload.with_sessions and number % 3 == 0:
             client = number % 50
             session = Session(client.to_bytes(16, "big"), b"s" * 16, number // 50 + 1, 0, 0)
-        partition.intrude(maker.record(maker.event(f"event-{number}", session=session)))
+        partition.intrude(maker.record(maker.event(f"{workload.name}-{number}", session=session)))
     return log
 
 
@@ -106,8 +109,9 @@ def killed(workload: Workload, folder: Path) -> Path:
 
 def serve_until_killed() -> None:
     """Do the work of `killed`, which is given by the arguments."""
-    root, *numbers = sys.argv[1:]
-    asyncio.run(_serve(Path(root), Workload(*map(int, numbers))))
+    root, records, update_records, with_sessions, restarted_at, name = sys.argv[1:]
+    numbers = (int(records), int(update_records), int(with_sessions), int(restarted_at))
+    asyncio.run(_serve(Path(root), Workload(*numbers, name)))
 
 
 async def _serve(root: Path, workload: Workload) -> None:
@@ -181,6 +185,9 @@ def entries_of(log: SimStore) -> dict[EventKey, Entry]:
     return known
 
 
+@pytest.mark.regression(
+    "An index with a hole in its write-ahead log stored 12,456 known ids twice and said nothing."
+)
 @WORKLOADS
 async def test_index_whose_write_ahead_log_lost_a_part_never_serves_with_a_hole(
     workload: Workload, tmp_path: Path
@@ -189,7 +196,7 @@ async def test_index_whose_write_ahead_log_lost_a_part_never_serves_with_a_hole(
     known = entries_of(log)
     keys = list(known)
     with recovery_in(tmp_path / "whole", log) as recovery:
-        sessions = dict((await recovered(recovery, log)).oldest_sessions(10**6, evicted=False))
+        sessions = dict((await recovered(recovery, log)).oldest_sessions(10**6, LIVE))
     image = killed(workload, tmp_path / "killed")
     files = [file for file in logs_in(image) if file.stat().st_size]
     rebuilt = set()
@@ -201,7 +208,7 @@ async def test_index_whose_write_ahead_log_lost_a_part_never_serves_with_a_hole(
             index = await recovered(recovery, log)
 
             assert index.lookup(keys) == list(known.values()), name
-            assert dict(index.oldest_sessions(10**6, evicted=False)) == sessions, name
+            assert dict(index.oldest_sessions(10**6, LIVE)) == sessions, name
             assert not index.unproved, name
             if recovery._metrics.rebuilds:
                 rebuilt.add(name)
@@ -209,6 +216,49 @@ async def test_index_whose_write_ahead_log_lost_a_part_never_serves_with_a_hole(
     last = len(files) - 1
     assert {f"{last // 2} emptied", f"{last // 2} deleted"} <= rebuilt
     assert not {name for name in rebuilt if name.startswith(f"{last} cut")}  # replaying is enough
+
+
+async def test_file_of_another_index_with_the_same_numbers_is_found(tmp_path: Path) -> None:
+    log, other = log_of(UNSYNCED), UNSYNCED._replace(name="other")
+    known = entries_of(log)
+    image, foreign = killed(UNSYNCED, tmp_path / "killed"), killed(other, tmp_path / "foreign")
+    files = [file for file in logs_in(image) if file.stat().st_size]
+    assert len(files) > 2
+
+    for file in files:
+        root = tmp_path / "damaged"
+        shutil.copytree(image, root)
+        shutil.copy(path_in(foreign) / file.name, path_in(root) / file.name)
+        with recovery_in(root, log) as recovery:
+            index = await recovered(recovery, log)
+
+            assert index.lookup(list(known)) == list(known.values()), file.name
+            assert recovery._metrics.rebuilds == 1, file.name
+        shutil.rmtree(root)
+
+
+async def test_index_with_any_file_lost_or_exchanged_never_serves_with_a_hole(tmp_path: Path) -> None:
+    log = log_of(UNSYNCED)
+    known = entries_of(log)
+    image = killed(UNSYNCED, tmp_path / "killed")
+    older = killed(UNSYNCED._replace(records=1_800), tmp_path / "older")
+    foreign = killed(UNSYNCED._replace(name="other"), tmp_path / "foreign")
+    files = sorted(path_in(image).iterdir())
+    assert {".log", ".sst", ".json", ""} <= {file.suffix for file in files}
+
+    for file in files:
+        whole = file.read_bytes()
+        others = [path_in(root) / file.name for root in (older, foreign)]
+        contents = {None, b"", whole[: len(whole) // 2], *(f.read_bytes() for f in others if f.exists())}
+        for content in contents - {whole}:
+            root = tmp_path / "damaged"
+            shutil.copytree(image, root)
+            do({file: content}, path_in(root))
+            with recovery_in(root, log) as recovery:
+                index = await recovered(recovery, log)
+
+                assert index.lookup(list(known)) == list(known.values()), file.name
+            shutil.rmtree(root)
 
 
 @WORKLOADS

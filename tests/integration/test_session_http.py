@@ -236,6 +236,7 @@ def test_largest_sequence_is_one(client: httpx.Client) -> None:
     assert answer.headers["Gateway-Session-Watermark"] == str(U64_MAX)
 
 
+@pytest.mark.regression("Two rejected events of one content counted as one in their session.")
 def test_rejected_events_of_two_sequences_are_two(client: httpx.Client, gateway: Gateway) -> None:
     phone = new_client()
     before = gateway.stats()["quarantine"][0]["accepted"]
@@ -524,3 +525,31 @@ def test_session_that_had_to_make_room_expires(own_gateway: Gateway) -> None:
         assert [sum(one[f"sessions_{name}"] for one in stats) for name in ("live", "evicted", "expired")] == [
             31, 1, 4,
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize("says_in", ["head", "body"])
+def test_session_that_its_client_has_ended_makes_room_before_older_ones(
+    own_gateway: Gateway, says_in: str
+) -> None:
+    settings = {"GATEWAY_PARTITIONS": "32", "GATEWAY_SESSIONS_MAX": "1000"}  # 31 a partition
+    with (
+        Gateway(own_gateway.folder, settings) as gateway,
+        httpx.Client(base_url=gateway.url, auth=AUTH) as client,
+    ):
+        phone = new_client()
+        sessions = [f"{number:027}" for number in range(33)]
+        for session in sessions[:31]:
+            assert post(client, "/v1/events", said(1), **head(phone, session)).status_code == 200
+        for session in sessions[7:9]:  # the end is said by a batch without events
+            if says_in == "head":
+                answer = post(client, "/v1/events", [], **head(phone, session, Session_Ended="true"))
+            else:
+                body = {"client": phone, "session": session, "ended": True, "batch": []}
+                answer = post(client, "/v1/events", body)
+            assert (answer.status_code, answer.headers["Gateway-Session-Watermark"]) == (200, "1")
+        again = post(client, "/v1/events", said(2), **head(phone, sessions[7]))
+        assert again.headers["Gateway-Accepted"] == "1"  # it is live again
+        for session in sessions[31:]:
+            assert post(client, "/v1/events", said(1), **head(phone, session)).status_code == 200
+        expired = [s for s in sessions if "expired" in state_of(client, phone, s)]
+        assert expired == [sessions[0], sessions[8]]

@@ -768,6 +768,7 @@ async def test_processes_that_create_the_file_together_agree(path: Path) -> None
         await store.close()
 
 
+@pytest.mark.regression("Several processes that opened the embedded log at once failed.")
 async def test_opening_waits_for_who_writes_without_wal(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -825,6 +826,7 @@ async def test_file_of_something_else_is_refused_and_left_alone(path: Path, cont
     assert path.read_bytes() == before
 
 
+@pytest.mark.regression("A log file put back without its write-ahead log was tried for ever.")
 @pytest.mark.parametrize("page", ["partitions", "sqlite_autoindex_partitions_1"])
 @pytest.mark.parametrize("content", ["older", "zeroed"])
 async def test_file_without_its_write_ahead_log_is_called_damaged_and_left_alone(

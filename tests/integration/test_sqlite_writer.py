@@ -134,6 +134,7 @@ async def test_disk_that_takes_nothing_leaves_nothing_and_is_tried_anew(
     await assert_serves(log, 3)
 
 
+@pytest.mark.regression("Groups of more than 2,048 events failed on some builds of SQLite.")
 async def test_group_of_any_size_is_within_the_limits_of_every_sqlite(world: World) -> None:
     """Debian's takes 250,000 parameters in a statement, SQLite's own default is 32,766."""
     log = await fenced(world.store)
@@ -206,6 +207,7 @@ async def test_reader_without_memory_may_be_tried_again(world: World) -> None:
         await world.store._readers.run(query)
 
 
+@pytest.mark.regression("An error in the writer's thread left requests waiting for ever.")
 @pytest.mark.parametrize("error", [SystemExit(), asyncio.CancelledError(), MemoryError()])
 @pytest.mark.parametrize(("step", "expected"), [("append", 3), ("commit", 4)])
 async def test_whatever_is_raised_in_the_writer_its_operation_is_answered_and_the_next_one_done(

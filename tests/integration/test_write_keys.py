@@ -183,6 +183,7 @@ def test_new_key_and_its_entry_fit_together(tmp_path: Path) -> None:
         assert httpx.post(f"{gateway.url}/v1/batch", content=b'{"batch":[]}', auth=(write_key, "")).is_success
 
 
+@pytest.mark.regression("A replay of events to which the gateway had added fields was a conflict.")
 def test_stored_events_sent_again_are_known_by_their_fingerprints(keyed_gateway: Gateway) -> None:
     first, other = new_event(), new_event()
     known_by = [fingerprint_of(canonical_content(event)).hex() for event in (first, other)]
@@ -197,6 +198,7 @@ def test_stored_events_sent_again_are_known_by_their_fingerprints(keyed_gateway:
             assert (refused.status_code, refused.json()["code"]) == (400, "fingerprints_invalid")
 
 
+@pytest.mark.regression("A public write key could make events to come duplicates.")
 def test_public_key_cannot_make_an_event_to_come_a_duplicate(keyed_gateway: Gateway) -> None:
     event = new_event()
     forged = {"Gateway-Fingerprints": fingerprint_of(canonical_content(event)).hex()}

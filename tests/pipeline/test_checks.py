@@ -170,6 +170,7 @@ def test_copy_in_another_partition_is_named_though_the_partition_count_is_not_kn
     assert [(row["kind"], row["partition"], row["offset"]) for row in rows] == [(checks.DUPLICATE, 1, 20)]
 
 
+@pytest.mark.regression("The audit told a gap where retention had deleted records.")
 def test_lane_that_goes_on_at_its_offset_after_retention_has_no_gap_in_an_archive(
     spark: SparkSession,
 ) -> None:

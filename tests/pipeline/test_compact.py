@@ -91,6 +91,7 @@ def test_files_that_no_longer_count_are_deleted(archive: Archive, spark: SparkSe
     assert ids_in(spark, archive.lake) == archive.ids
 
 
+@pytest.mark.regression("Compaction deleted files of a batch that was being written.")
 def test_files_of_a_batch_under_way_are_not_to_be_deleted(job: JobRunner, tmp_path: Path) -> None:
     done = job("compact", "--source", f"delta://{tmp_path}", "--keep", "23h")
     assert (done.exit_code, "--keep is shorter than 1d" in done.stderr) == (2, True)

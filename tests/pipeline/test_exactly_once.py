@@ -326,6 +326,7 @@ def no_ends(_: OffsetRanges) -> Offsets:
     return {}
 
 
+@pytest.mark.regression("A sink that was ahead by several batches stored rows twice.")
 def test_sink_ahead_by_several_batches_takes_of_each_what_it_lacks(
     spark: SparkSession, tmp_path: Path
 ) -> None:

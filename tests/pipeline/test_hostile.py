@@ -138,6 +138,7 @@ def nasty(spark: SparkSession) -> DataFrame:
     return frame.withColumn("timestamp", F.timestamp_micros("us")).select(*RECORD.names)
 
 
+@pytest.mark.regression("A record with an odd value stopped a Spark job for ever.")
 def test_no_record_stops_the_counts(nasty: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
     ledger = Ledger("minute-counts", 1, "log:1/events", 1, {0: (0, 1)}, {0: (0, 1)})
     ParquetFolder(str(tmp_path / "counts")).store(nasty.transform(per_minute), ledger)
@@ -201,6 +202,7 @@ def test_archive_gives_back_every_record_as_it_was(
         assert pyarrow.dataset.dataset(lake.path, format="parquet").to_table().num_rows == expected[0]
 
 
+@pytest.mark.regression("A record with an odd value stopped every other job.")
 def test_no_record_stops_the_other_jobs(nasty: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
     nasty.transform(sessions, timedelta(minutes=30), timedelta(hours=2)).write.parquet(f"{tmp_path}/sessions")
     nasty.transform(classify, "web").write.parquet(f"{tmp_path}/sorted")
@@ -214,6 +216,7 @@ def test_no_record_stops_the_other_jobs(nasty: DataFrame, spark: SparkSession, t
     assert sum(timeline.records.values()) == nasty.count()
 
 
+@pytest.mark.regression("A rejected record made a conflict of the event after it.")
 def test_rejected_record_does_not_make_a_conflict_of_the_event_after_it(spark: SparkSession) -> None:
     bad, good = b'{"messageId":"1","type":"\\u0000"}', b'{"messageId":"1","type":"track"}'
     rows = [("t", 0, n, MINUTE, b"", value, "web", None, None) for n, value in enumerate([bad, good, good])]

@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import pyspark
+import pytest
 from pyspark.sql import SparkSession
 
 from pipeline import spark_home
 from pipeline.sources.records import LakeSource, read_lake
 
 
+@pytest.mark.regression("The archive of Spark's classes was silently unusable.")
 def test_jobs_whose_classes_are_archived_run(spark: SparkSession, tmp_path: Path) -> None:
     spark_home._run_jobs(spark, tmp_path)
 

@@ -42,6 +42,7 @@ class BusyQuery:
         return type("Progress", (), {"batchId": 4000 + self._reports // 3, "timestamp": "now"})
 
 
+@pytest.mark.regression("A job that was told to stop caught up first.")
 def test_stop_while_catching_up_waits_for_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "FINISH_TIMEOUT_S", 20.0)
     began = time.monotonic()

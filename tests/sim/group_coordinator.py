@@ -46,8 +46,12 @@ class SimCoordinator:
     is_up: bool = True
     slow_s: float = 0.0
     """How long each question takes."""
+    is_frozen: bool = False
+    """Whether its process stands still: no question is answered, and no session ends."""
     cut_off: set[str] = field(default_factory=set)
     """Workers that do not reach it."""
+    unheard: set[str] = field(default_factory=set)
+    """Workers that reach it, and hear no answer."""
     generation: int = 0
     places: dict[str, Place] = field(default_factory=dict)
     rebalances: int = 0
@@ -59,7 +63,7 @@ class SimCoordinator:
         while True:
             await asyncio.sleep(LOOK_S)
             now = asyncio.get_running_loop().time()
-            if not self.is_up:
+            if not self.is_up or self.is_frozen:
                 for place in self.places.values():
                     place.heard_at = now  # sessions begin anew with it
                 continue
@@ -72,9 +76,17 @@ class SimCoordinator:
     async def reach(self, worker: str) -> None:
         """Be asked by a worker. Raises NotAnsweredError."""
         await asyncio.sleep(0.001 + self.slow_s)
-        if not self.is_up or worker in self.cut_off:
-            await asyncio.sleep(ANSWER_S if worker in self.cut_off else 0)
+        if self.is_frozen or worker in self.cut_off:
+            await asyncio.sleep(ANSWER_S)
+            raise NotAnsweredError("no answer in time")
+        if not self.is_up:
             raise NotAnsweredError("out of reach")
+
+    async def answer(self, worker: str) -> None:
+        """Tell a worker what it has asked for. Raises NotAnsweredError."""
+        if self.is_frozen or worker in self.unheard:
+            await asyncio.sleep(ANSWER_S)
+            raise NotAnsweredError("no answer in time")
 
     def join(self, name: str, told: Member) -> "asyncio.Future[Joined]":
         """Begin a rebalance, or take part in the one that has begun."""
@@ -208,9 +220,11 @@ class SimMembership:
         told = describe()._replace(started_ms=self._started_ms, generation=self._told)
         async with asyncio.timeout(SESSION_S + REBALANCE_S):
             joined = await coordinator.join(self._name, told)
+        await coordinator.answer(self._worker)
         await coordinator.reach(self._worker)
         async with asyncio.timeout(REBALANCE_S + ANSWER_S):
             share = await coordinator.sync(self._name, joined)
+        await coordinator.answer(self._worker)
         await coordinator.reach(self._worker)
         self._generation, self._joined_at = joined.generation, loop.time()
         self._heard_at = loop.time()
@@ -235,4 +249,8 @@ class SimMembership:
             except NotAnsweredError:
                 continue  # a place is kept until the coordinator says that it knows none
             coordinator.beat(self._name, self._generation)
+            try:
+                await coordinator.answer(self._worker)
+            except NotAnsweredError:
+                continue
             self._heard_at = loop.time()

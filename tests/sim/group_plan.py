@@ -30,9 +30,16 @@ cut                  x       x     x
 cut_one_way          x       x     x
 reset                x       x     x
 slow_network         x       x     x
+large_lost           x       x     x
+large_appends_lost   x       x     x
+broker_cut_off       x       x     x
+broker_slow          x       x     x
+broker_frozen        x       x     x
 log_cut_off          x       x     x
 coordinator_down     x       x     x
 coordinator_slow     x       x     x
+coordinator_frozen   x       x     x
+coordinator_unheard  x       x     x
 coordinator_cut_off  x       x     x
 clock_wrong          x       x     x
 commit_lost          .       x     .

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from app.peers.peers import Peers
+from dedupe.cluster.append_watch import MOVE_AGAIN_S
 from dedupe.cluster.assignment import Member
 from dedupe.cluster.lane_manager import LaneManager
 from dedupe.cluster.request_handler import PeerRequestHandler
@@ -96,7 +97,9 @@ class Worker:
     def _compose(self) -> None:
         """As app.group does."""
         group, host = self.group, self.address.partition(":")[0]
+        path = self.world.connection
         router = self.world.router = self.world.build()
+        self.world.connection.reach_as(path)
         lanes, clock = router.all_lanes, self.world.clock
         started_ms = clock.now_ms()
         self.membership = SimMembership(group.coordinator, self.name, f"{host}-{self._starts}", started_ms)
@@ -110,8 +113,24 @@ class Worker:
         )
         self.manager = LaneManager(member, lanes, self.membership, self.peers, clock)
         self.handler = PeerRequestHandler(self.manager, clock, lambda: router.has_disk_room)
+        self._note_given_up()
         router.standing = self.manager.standing
         router.reach_by([GroupRoute(number, lane, self.manager) for number, lane in enumerate(lanes)])
+
+    def _note_given_up(self) -> None:
+        """Have the world learn of each lane that it gives up and that nobody has taken from it meanwhile."""
+        appends, told = self.manager.appends, self.manager.appends._on_change
+        before: set[int] = set()
+
+        def on_change() -> None:
+            now = asyncio.get_running_loop().time()
+            lost = appends.given_up - before - self.group.run_beside(self)
+            self.group.given_up += [(lane, now) for lane in lost]
+            before.clear()
+            before.update(appends.given_up)
+            told()
+
+        appends._on_change = on_change
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as running:
@@ -281,6 +300,8 @@ class GroupWorld:
         """The longest that a request of `deliver` has taken, with all its retries."""
         self.refusals = 0
         """Answers of `deliver` but success, and whoever of them could not even ask."""
+        self.given_up: list[tuple[int, float]] = []
+        """Lanes whose owner gave them up as its appends were not answered, and when."""
         self._background: list[asyncio.Task[Any]] = []
 
     async def __aenter__(self) -> "GroupWorld":
@@ -321,6 +342,11 @@ class GroupWorld:
     def alive(self) -> list[Worker]:
         """Workers whose processes are there and run."""
         return [worker for worker in self.workers.values() if worker.is_alive and not worker.is_frozen]
+
+    def run_beside(self, worker: Worker) -> set[int]:
+        """Return the lanes that run in other workers' processes."""
+        others = [each for each in self.workers.values() if each.is_alive and each is not worker]
+        return set().union(*(each.manager._running for each in others))
 
     def owner_of(self, lane: int) -> Worker | None:
         """Return who serves a lane, if somebody who is not frozen does."""
@@ -428,10 +454,18 @@ class GroupWorld:
                 await self.deliver([self.world.event(name) for name in told[at : at + 7]], by=[worker.name])
         self.world._forget()  # an index may know for a while what the log has deleted
         self.world.judge_log()
+        self._judge_moves()
         for worker in self.alive:
             self.check_totals(worker)
             for number in (worker.owned | worker.followed) & set(range(CLEAN.partitions)):
                 self.world.judge_index(worker.router.lanes[number])
+
+    def _judge_moves(self) -> None:
+        """No lane was given up twice in ten minutes."""
+        last: dict[int, float] = {}
+        for lane, at in self.given_up:
+            assert at - last.get(lane, -MOVE_AGAIN_S) >= MOVE_AGAIN_S, f"lane {lane} was given up again"
+            last[lane] = at
 
     def check_totals(self, worker: Worker) -> None:
         """What was sent to a worker was counted there, once, or is still under way."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dedupe.decide.admission import Admission
-from dedupe.decide.sessions import SessionPolicy, SessionState, session_key
+from dedupe.decide.sessions import EVICTED, LIVE, SessionPolicy, SessionState, session_key
 from dedupe.model.clock import Deadline
 from dedupe.model.errors import RetriableError
 from dedupe.model.identity import fingerprint_of
@@ -38,23 +38,28 @@ class SessionWorld(World):
         acknowledged: int = 0,
         order: Order = Order.ANY,
     ) -> Event:
-        """Return an event of a client session; one without an id of its own is named by its place."""
-        client_hash = self.identity.client_hash(SOURCE, client)
-        session_hash = self.identity.session_hash(SOURCE, client, session)
+        """
+        Return an event of a client session; one without an id of its own is named by its place.
+
+        A client whose name begins with "web" has a source of its own.
+        """
+        source = "web" if client.startswith("web") else SOURCE
+        client_hash = self.identity.client_hash(source, client)
+        session_hash = self.identity.session_hash(source, client, session)
         message_id = f"{client}/{session}/{sequence}" if own_id is None else f"{client}/{own_id}"
         value = f'{{"messageId":"{message_id}","content":"{content}"}}'.encode()
         return Event(
             self.identity.sequence_key(client_hash, session_hash, sequence),
             partition_of(client_hash, CLEAN.partitions),
             fingerprint_of(value),
-            SOURCE,
+            source,
             message_id,
             value,
             FLAG_ID_ASSIGNED if own_id is None else 0,
             Session(client_hash, session_hash, sequence, epoch, acknowledged),
             secondary_key=None
             if own_id is None
-            else self.identity.secondary_key(SOURCE, client_hash, message_id),
+            else self.identity.secondary_key(source, client_hash, message_id),
             order=order,
         )
 
@@ -84,11 +89,12 @@ class SessionWorld(World):
         except RetriableError:
             return None
 
-    async def state_of(self, event: Event) -> SessionState | None:
-        """Return what is known of the event's session."""
+    async def state_of(self, event: Event, *, is_ended: bool = False) -> SessionState | None:
+        """Return what is known of the event's session, of which its client may say that it is over."""
         assert self.router is not None
         assert event.session is not None
-        return await self.router.session(event.session.client_hash, event.session.session_hash)
+        hashes = event.session.client_hash, event.session.session_hash
+        return await self.router.session(*hashes, is_ended=is_ended)
 
     def states(self) -> list[dict[bytes, SessionState]]:
         """Return, for each clean lane, what it knows of each session that is not too old to be known."""
@@ -96,8 +102,8 @@ class SessionWorld(World):
         return [
             {
                 key: state
-                for evicted in (False, True)
-                for key, state in lane.partition_index.index.oldest_sessions(10**6, evicted=evicted)
+                for listing in (LIVE, EVICTED)
+                for key, state in lane.partition_index.index.oldest_sessions(10**6, listing)
                 if self.sessions.remembered(state, lane.partition_index.index.state.newest_timestamp_ms)
             }
             for lane in self.router.lanes

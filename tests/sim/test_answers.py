@@ -44,6 +44,7 @@ def one_of_each_partition(world: World) -> list[Event]:
     return [events[0], events[1]]
 
 
+@pytest.mark.regression("A request of which a part was committed was called untaken.")
 async def test_full_quarantine_leaves_the_outcome_of_a_committed_request_unknown() -> None:
     world, router = await booted()
     await world.deliver([world.event("a")])
@@ -93,6 +94,7 @@ async def test_request_that_no_lane_has_begun_was_not_taken() -> None:
             await request
 
 
+@pytest.mark.regression("A request was called untaken although its first batch was committed.")
 async def test_lane_that_ends_between_two_batches_of_a_request_leaves_its_outcome_unknown() -> None:
     world, router = await booted()
     events = [event for event in (world.event(str(n)) for n in range(60)) if event.partition == 0]
@@ -109,6 +111,7 @@ async def test_lane_that_ends_between_two_batches_of_a_request_leaves_its_outcom
     assert lane.metrics.tally.refused == len(events) - LIMITS.batch_events_max
 
 
+@pytest.mark.regression("Requests waited for ever for a lane that was cancelled.")
 async def test_cancelled_lane_answers_the_batch_that_it_was_committing() -> None:
     world, router = await booted()
     request = submitted(world, router, [world.event("a")])
@@ -124,6 +127,7 @@ async def test_cancelled_lane_answers_the_batch_that_it_was_committing() -> None
     assert (router.totals.received, router.totals.unknown, router.in_flight) == (1, 1, 0)
 
 
+@pytest.mark.regression("A log that did not answer was told to nobody until somebody sent.")
 async def test_silent_log_is_told_within_two_rounds_although_nobody_sends() -> None:
     world, router = await booted()
     times = world.times

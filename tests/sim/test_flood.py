@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from app.http.fair_scheduler import FairScheduler
 from dedupe.model.clock import Deadline
 from dedupe.model.errors import LaneSaturatedError
@@ -54,6 +56,7 @@ async def test_flood_is_answered_in_time_for_all_that_is_let_in() -> None:
     assert all(in_time), f"{in_time.count(False)} of {len(in_time)} were let in for nothing"
 
 
+@pytest.mark.regression("A partition that hung kept all requests of its senders out.")
 async def test_partition_that_hangs_does_not_keep_out_requests_for_the_others() -> None:
     scheduler = FairScheduler()
     waits_s: list[float] = []

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from tests.sim.group_world import GroupWorld, Worker
 
 NAMES = ("a", "b", "c")
@@ -89,7 +91,6 @@ async def test_claim_against_a_live_owner_costs_a_moment_and_no_event() -> None:
 
         assert await group.until(lambda: group.owner_of(0) is follower) < 1
         assert await group.settle() < 10
-        assert group.owner_of(0) is follower
         assert group.refusals == 0
         assert group.slowest_s < 1
         await group.judge()
@@ -158,6 +159,7 @@ async def test_worker_that_the_coordinator_does_not_hear_serves_until_others_hav
         await group.judge()
 
 
+@pytest.mark.regression("An owner that reached the group and not the log kept its partitions.")
 async def test_lane_of_an_owner_that_does_not_reach_the_log_is_claimed_although_the_group_hears_it() -> None:
     async with GroupWorld(*NAMES) as group:
         await begin(group)

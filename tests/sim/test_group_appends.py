@@ -5,19 +5,23 @@ import asyncio
 import pytest
 
 from dedupe.cluster import append_watch
-from tests.sim.group_world import GroupWorld
+from tests.sim.group_world import GroupWorld, Worker
 from tests.sim.test_group import NAMES, begin, owner_and_follower
 from tests.support.sim.sim_log import LEADER
 
 LASTING_S = 60.0
-GAP_S = 10.0
+GAP_S = 6.0
 """The longest time that a client that goes to any worker may be without an answer."""
+ELECTION_S = 3.0
 
 
 def moves(group: GroupWorld) -> int:
     return sum(worker.manager.moves for worker in group.alive)
 
 
+@pytest.mark.regression(
+    "A worker whose large packets to Kafka vanished took the clients of all workers down."
+)
 @pytest.mark.parametrize("fault", ["drops_large", "silent"])
 async def test_worker_whose_appends_are_not_answered_hands_its_lanes_over(fault: str) -> None:
     async with GroupWorld(*NAMES) as group:
@@ -40,6 +44,9 @@ async def test_worker_whose_appends_are_not_answered_hands_its_lanes_over(fault:
         await group.judge()
 
 
+@pytest.mark.regression(
+    "A worker that did not reach one broker kept that broker's partitions for 23 seconds."
+)
 async def test_worker_that_cannot_append_to_one_of_two_leaders_costs_seconds() -> None:
     async with GroupWorld(*NAMES) as group:
         await begin(group)
@@ -138,4 +145,77 @@ async def test_lane_is_given_up_once_in_ten_minutes() -> None:
             await group.settle()
         given_up = sum(worker.manager.appends.moves for worker in group.alive)
         assert 0 < given_up <= len(group["a"].router.all_lanes)
+        await group.judge()
+
+
+async def test_path_that_takes_ten_seconds_costs_its_owner_the_lanes() -> None:
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        owner, follower = owner_and_follower(group)
+        owner.world.connection.latency_s[LEADER] = 10.0
+        assert await group.until(lambda: group.owner_of(0) is follower) < GAP_S
+        await asyncio.sleep(20)
+        assert group.slowest_s < GAP_S
+        await group.judge()
+
+
+@pytest.mark.parametrize("is_elected", [True, False])
+async def test_frozen_leader_moves_no_lane_and_costs_an_election(is_elected: bool) -> None:
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        before, leaders = moves(group), group.world.connection.leaders
+        lanes = group["a"].router.all_lanes
+        for worker in group.alive:
+            worker.world.connection.silent.add(LEADER)
+        await asyncio.sleep(ELECTION_S)
+        if is_elected:
+            leaders.update({(lane.topic, lane.partition): "another" for lane in lanes})
+        await asyncio.sleep(LASTING_S / 2)
+        assert not is_elected or group.slowest_s < GAP_S
+        for worker in group.alive:
+            worker.world.connection.silent.clear()
+        await group.settle()
+        assert moves(group) == before
+        await group.judge()
+
+
+@pytest.mark.regression("Two workers whose paths broke at once gave one partition up twice within a second.")
+async def test_lane_that_was_given_up_is_not_given_up_again_by_who_has_claimed_it() -> None:
+    async with GroupWorld(*NAMES, "d") as group:
+        await begin(group)
+        owner, follower = next((one, each) for one in group.alive for each in _claimants_of(group, one))
+        given_up, own = owner.owned & {0, 1}, follower.owned & {0, 1}
+        follower.world.connection.drops_large.add(LEADER)
+        await asyncio.sleep(append_watch.LATE_S + append_watch.PROBE_S / 2)
+        owner.manager.appends.given_up |= given_up  # while the other one waits for the answer to its probe
+        owner.manager.appends._on_change()
+        await group.until(lambda: bool(follower.manager.appends.given_up))
+        assert follower.manager.claims
+        assert follower.manager.appends.given_up == own
+        for worker in group.alive:
+            worker.world.connection.mend()
+        await group.settle(2 * append_watch.PROVED_S)
+        await group.judge()
+
+
+def _claimants_of(group: GroupWorld, owner: Worker) -> list[Worker]:
+    """Return those who follow a clean lane of a worker's and own another one."""
+    followers = {group.follower_of(lane) for lane in owner.owned & {0, 1}}
+    return [worker for worker in group.alive if worker in followers and worker.owned & {0, 1}]
+
+
+@pytest.mark.regression("An owner that was restarted could give a partition up again within ten minutes.")
+async def test_workers_know_what_an_owner_gave_up_before_it_was_restarted() -> None:
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        owner, _ = owner_and_follower(group)
+        kept = min({0, 1} - owner.owned)
+        owner.world.connection.drops_large.add(LEADER)
+        await group.until(lambda: not owner.owned)
+        await owner.kill()
+        owner.start()
+        await group.settle()
+        for worker in set(group.alive) - {owner}:
+            assert not await worker.manager.appends.can_append(0, LEADER)
+            assert await worker.manager.appends.can_append(kept, LEADER)
         await group.judge()

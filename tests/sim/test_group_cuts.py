@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from itertools import combinations
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.sim.group_world import GroupWorld, Worker
 from tests.sim.test_group import NAMES, begin, owner_and_follower
@@ -39,6 +40,25 @@ async def test_lane_does_not_go_to_and_fro_between_two_workers_that_do_not_reach
         group.net.mend(owner.name, follower.name)
         assert await group.until(lambda: all(worker.owned for worker in group.alive)) < 10
         await group.judge()
+
+
+async def test_every_worker_is_told_which_pair_does_not_reach_each_other_and_why() -> None:
+    async with served_by_a_third() as (group, owner, follower):
+        group.net.cut(owner.name, follower.name)
+        with capture_logs() as logs:
+            await asyncio.sleep(LASTING_S)
+
+        one, other = sorted((owner.name, follower.name))
+        links = [f"{one} -> {other}", f"{other} -> {one}"]
+        for worker in group.alive:
+            told = worker.manager.assignment.broken
+            assert [line.partition(": ")[0] for line in told] == links
+            assert all(line.partition(": ")[2] for line in told)
+        logged = [log["link"] for log in logs if log["event"] == "another worker does not reach this one"]
+        assert sorted(link.partition(": ")[0] for link in logged) == links, "once each, by whom it concerns"
+
+        group.net.mend(owner.name, follower.name)
+        await group.until(lambda: not any(worker.manager.assignment.broken for worker in group.alive))
 
 
 async def test_client_of_a_worker_that_does_not_reach_an_owner_is_soon_told_to_go_elsewhere() -> None:
@@ -112,6 +132,9 @@ async def test_connections_that_break_again_and_again_cost_no_answer() -> None:
         await group.judge()
 
 
+@pytest.mark.regression(
+    "A path between two workers that dropped large packets took both out, and was mended for ever."
+)
 @pytest.mark.parametrize("every_s", [0.05, 4.0], ids=["busy", "now and then"])
 @pytest.mark.parametrize("ways", ["one way", "both ways"])
 async def test_path_that_drops_large_packets_costs_one_worker(ways: str, every_s: float) -> None:
@@ -135,6 +158,7 @@ async def test_path_that_drops_large_packets_costs_one_worker(ways: str, every_s
         await group.judge()
 
 
+@pytest.mark.regression("A link that broke each second never counted as broken.")
 async def test_link_that_breaks_again_and_again_counts_as_missed() -> None:
     async with GroupWorld(*NAMES) as group:
         await begin(group)

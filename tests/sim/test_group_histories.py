@@ -10,18 +10,21 @@ histories see what they should is planned in tests/sim/group_plan.py.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from functools import partial
 from random import Random
 from typing import Any, TypeAlias
 
 import pytest
 
+from dedupe.cluster.append_watch import PROVED_S
 from dedupe.decide.committed import Committed
 from tests.sim.group_plan import missing_cells
 from tests.sim.group_world import PAUSE_S, GroupWorld, Worker
 from tests.sim.seeds import ARE_AS_PLANNED, DEFAULT_HISTORIES, each_seed
 from tests.sim.test_histories import faults_of, request_of
-from tests.sim.world import CLEAN, Seen
+from tests.sim.world import CLEAN, QUARANTINE, Seen
 from tests.support.sim.faults import NO_FAULTS
+from tests.support.sim.sim_log import LEADER
 
 ONE_IN = 20
 ROUNDS = 4
@@ -44,6 +47,8 @@ async def test_history_of_a_group_keeps_every_promise(seed: int, seen: Seen) -> 
     rng = Random(seed)
     names = NAMES[: rng.choice((2, 3, 3, 3, 4))]
     async with GroupWorld(*names, seed=seed, standbys=rng.random() < 0.9, seen=seen) as group:
+        if rng.random() < 0.5:
+            group.world.log.leaders[CLEAN.name, 1] = "another"
         for worker in group.workers.values():
             worker.start()
         if rng.random() < 0.8:
@@ -58,9 +63,34 @@ async def test_history_of_a_group_keeps_every_promise(seed: int, seen: Seen) -> 
                 if isinstance(end, Exception):
                     raise end
         await heal(group)
-        await group.settle(HEALED_S)
+        await group.settle(HEALED_S + PROVED_S * bool(group.given_up))
         await group.judge([str(number) for number in range(60)])
     seen["histories", "run"] += 1
+
+
+@each_seed(one_in=2 * ONE_IN)
+async def test_outage_that_all_share_moves_no_lane(seed: int) -> None:
+    rng = Random(seed)
+    names = NAMES[: rng.choice((2, 3, 4))]
+    async with GroupWorld(*names, seed=seed) as group:
+        if rng.random() < 0.5:
+            group.world.log.leaders[CLEAN.name, 1] = "another"
+        await group.start()
+        for client in range(rng.randint(1, 3)):
+            group.stream(f"x{client}")
+        await asyncio.sleep(1)
+        moves = sum(worker.manager.moves for worker in group.alive)
+        for _ in range(ROUNDS):
+            for fault in rng.sample(list(OUTAGES), rng.randint(1, 2)):
+                OUTAGES[fault](group, rng)
+                await asyncio.sleep(rng.choice((0.5, 3.0, 10.0, 20.0)))
+            await heal(group)
+            await asyncio.sleep(rng.choice((6.0, 12.0)))  # longer than a lane's longest pause
+        await group.settle(HEALED_S)
+
+        assert sum(worker.manager.moves for worker in group.alive) == moves
+        assert not group.given_up
+        await group.judge()
 
 
 if ARE_AS_PLANNED:
@@ -99,13 +129,17 @@ async def befall(group: GroupWorld, rng: Random) -> None:
 async def heal(group: GroupWorld) -> None:
     """End everything that lasts."""
     group.world.log.rng.faults = NO_FAULTS
-    group.coordinator.is_up, group.coordinator.slow_s = True, 0
+    for lane in LANES_OF:
+        partition = group.world.log.partition(*lane)
+        partition.is_stuck, partition.refused_appends = False, 0
+    group.coordinator.is_up, group.coordinator.is_frozen, group.coordinator.slow_s = True, False, 0
     group.coordinator.cut_off.clear()
+    group.coordinator.unheard.clear()
     group.net.mend_all()
     for worker in group.workers.values():
         worker.world.clock.ms = group.world.clock.ms
         worker.world.disk.has_room = True
-        worker.world.connection.is_available = True
+        worker.world.connection.mend()
         worker.thaw()
         if not worker.is_alive:
             worker.start()
@@ -151,6 +185,37 @@ async def _slow_network(group: GroupWorld, worker: Worker, rng: Random) -> None:
     group.net.delays_s[worker.name, _another(group, worker, rng)] = rng.choice((0.05, 0.5))
 
 
+async def _large_lost(group: GroupWorld, worker: Worker, rng: Random) -> None:
+    way = worker.name, _another(group, worker, rng)
+    group.net.size_max[way] = 1_000
+    if rng.random() < 0.5:
+        group.net.size_max[way[::-1]] = 1_000
+
+
+async def _large_appends_lost(group: GroupWorld, worker: Worker, rng: Random) -> None:
+    worker.world.connection.drops_large.add(_leader(group, rng))
+
+
+async def _broker_cut_off(group: GroupWorld, worker: Worker, rng: Random) -> None:
+    worker.world.connection.silent.add(_leader(group, rng))
+
+
+async def _broker_slow(group: GroupWorld, worker: Worker, rng: Random) -> None:
+    worker.world.connection.latency_s[_leader(group, rng)] = rng.choice((0.3, 2.0))
+
+
+async def _broker_frozen(group: GroupWorld, worker: Worker, rng: Random) -> None:
+    leader = _leader(group, rng)
+    for each in group.workers.values():
+        each.world.connection.silent.add(leader)
+        if each is not worker and each.is_alive:
+            each.note("broker_frozen")
+
+
+def _leader(group: GroupWorld, rng: Random) -> str:
+    return rng.choice([LEADER, *group.world.log.leaders.values()])
+
+
 async def _log_cut_off(_group: GroupWorld, worker: Worker, _rng: Random) -> None:
     worker.world.connection.is_available = False
 
@@ -165,6 +230,14 @@ async def _coordinator_down(group: GroupWorld, _worker: Worker, _rng: Random) ->
 
 async def _coordinator_slow(group: GroupWorld, _worker: Worker, rng: Random) -> None:
     group.coordinator.slow_s = rng.choice((0.3, 2.0))
+
+
+async def _coordinator_frozen(group: GroupWorld, _worker: Worker, _rng: Random) -> None:
+    group.coordinator.is_frozen = True
+
+
+async def _coordinator_unheard(group: GroupWorld, worker: Worker, _rng: Random) -> None:
+    group.coordinator.unheard.add(worker.name)
 
 
 async def _coordinator_cut_off(group: GroupWorld, worker: Worker, _rng: Random) -> None:
@@ -224,6 +297,52 @@ def _late(rng: Random, held: list[Committed], committed: Committed) -> list[Comm
     return arrived
 
 
+def _of_all(group: GroupWorld, rng: Random, what: str) -> None:
+    leader = _leader(group, rng)
+    for worker in group.workers.values():
+        getattr(worker.world.connection, what).add(leader)
+
+
+def _large_lost_for_all(group: GroupWorld, rng: Random) -> None:
+    """Lose them where each worker has a lane to try: the others ask the leader by a small request."""
+    if not group.world.log.leaders and all(worker.manager._running for worker in group.workers.values()):
+        _of_all(group, rng, "drops_large")
+
+
+def _slow_for_all(group: GroupWorld, rng: Random) -> None:
+    leader, latency_s = _leader(group, rng), rng.choice((0.3, 2.0))
+    for worker in group.workers.values():
+        worker.world.connection.latency_s[leader] = latency_s
+
+
+def _log_down(group: GroupWorld, _rng: Random) -> None:
+    for worker in group.workers.values():
+        worker.world.connection.is_available = False
+
+
+def _stuck(group: GroupWorld, rng: Random) -> None:
+    group.world.log.partition(*rng.choice(LANES_OF)).is_stuck = True
+
+
+def _refusing(group: GroupWorld, rng: Random) -> None:
+    group.world.log.partition(*rng.choice(LANES_OF)).refused_appends = rng.choice((3, 1_000_000))
+
+
+LANES_OF = [(topic.name, number) for topic in (CLEAN, QUARANTINE) for number in range(topic.partitions)]
+
+OUTAGES: dict[str, Callable[[GroupWorld, Random], None]] = {
+    "broker frozen": partial(_of_all, what="silent"),
+    "large requests lost": _large_lost_for_all,
+    "broker slow": _slow_for_all,
+    "log down": _log_down,
+    "replicas silent": _stuck,
+    "appends refused": _refusing,
+    "coordinator frozen": lambda group, _rng: setattr(group.coordinator, "is_frozen", True),
+    "coordinator down": lambda group, _rng: setattr(group.coordinator, "is_up", False),
+    "coordinator slow": lambda group, rng: setattr(group.coordinator, "slow_s", rng.choice((0.3, 2.0))),
+}
+"""What befalls all workers alike."""
+
 Befall: TypeAlias = Callable[[GroupWorld, Worker, Random], Coroutine[Any, Any, None]]
 
 BEFALLS: dict[str, Befall] = {
@@ -235,10 +354,17 @@ BEFALLS: dict[str, Befall] = {
     "cut_one_way": _cut_one_way,
     "reset": _reset,
     "slow_network": _slow_network,
+    "large_lost": _large_lost,
+    "large_appends_lost": _large_appends_lost,
+    "broker_cut_off": _broker_cut_off,
+    "broker_slow": _broker_slow,
+    "broker_frozen": _broker_frozen,
     "log_cut_off": _log_cut_off,
     "disk_full": _disk_full,
     "coordinator_down": _coordinator_down,
     "coordinator_slow": _coordinator_slow,
+    "coordinator_frozen": _coordinator_frozen,
+    "coordinator_unheard": _coordinator_unheard,
     "coordinator_cut_off": _coordinator_cut_off,
     "clock_wrong": _clock_wrong,
     "trim": _trim,

@@ -2,11 +2,14 @@
 
 import asyncio
 
+import pytest
+
 from tests.sim.group_world import GroupWorld
 from tests.sim.test_group import NAMES, begin, owner_and_follower
 from tests.support.sim.sim_log import LEADER
 
 
+@pytest.mark.regression("A worker that could not answer a single batch said that it was ready.")
 async def test_worker_that_does_not_reach_an_owner_is_not_ready_while_another_does() -> None:
     async with GroupWorld(*NAMES) as group:
         await begin(group)
@@ -28,6 +31,7 @@ async def test_worker_that_does_not_reach_an_owner_is_not_ready_while_another_do
         await group.judge()
 
 
+@pytest.mark.regression("A path cut in one direction left a worker ready that refused all its clients.")
 async def test_path_one_way_takes_one_worker_out() -> None:
     async with GroupWorld(*NAMES) as group:
         await begin(group)

@@ -7,7 +7,7 @@ import pytest
 
 from dedupe.model.errors import OutcomeUnknownError, RecordsRefusedError, RetriableError
 from dedupe.model.types import NewRecord
-from dedupe.storage.kafka.cluster import TOPIC_ID_S
+from dedupe.storage.kafka.cluster import SHARED_S
 from dedupe.storage.kafka.log import KafkaLog, KafkaStore
 from tests.support.sim_kafka_net import (
     INIT_PRODUCER_ID,
@@ -80,13 +80,13 @@ async def test_log_append_time_is_refused_at_once_and_until_it_is_repaired(
 async def test_topic_is_known_by_its_id_and_asked_for_once_by_all_lanes(
     net: SimKafkaNet, log: KafkaLog
 ) -> None:
-    await asyncio.sleep(2 * TOPIC_ID_S)
+    await asyncio.sleep(2 * SHARED_S)
     asked = count(net, METADATA)
     assert all(await asyncio.gather(*(log.has_same_topic() for _ in range(64))))
     assert count(net, METADATA) == asked + 1
 
     net.kafka.topic_id = b"\2" * 16
-    await asyncio.sleep(2 * TOPIC_ID_S)
+    await asyncio.sleep(2 * SHARED_S)
     assert not await log.has_same_topic()
     await log.fence()
     assert await log.has_same_topic()

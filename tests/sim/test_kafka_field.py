@@ -55,6 +55,7 @@ async def stored(log: KafkaLog) -> int:
 # ---- silence
 
 
+@pytest.mark.regression("A leader that had forgotten its producer refused the next event.")
 @pytest.mark.parametrize("silence_s", [600.0, 2 * PRODUCER_EXPIRATION_S, 2 * ID_EXPIRATION_S])
 @pytest.mark.parametrize("is_renewed", [True, False], ids=["renewed", "frozen"])
 async def test_first_event_after_any_silence_is_stored(
@@ -230,6 +231,7 @@ async def test_login_that_ends_is_repeated_before_anything_is_lost(
 # ---- coordinators and leaders
 
 
+@pytest.mark.regression("A coordinator that could not answer yet was asked in a tight loop.")
 async def test_coordinator_that_is_busy_is_asked_less_and_less(net: SimKafkaNet, store: KafkaStore) -> None:
     log = store.partition_log(TOPIC, 0)
     net.due[INIT_PRODUCER_ID] = [51] * 1000
@@ -240,6 +242,7 @@ async def test_coordinator_that_is_busy_is_asked_less_and_less(net: SimKafkaNet,
     assert count(net, 10) == 1
 
 
+@pytest.mark.regression("A lost answer during a takeover cost 8 seconds.")
 async def test_lost_answer_costs_a_fence_two_seconds_and_slow_clusters_get_more(
     net: SimKafkaNet, store: KafkaStore
 ) -> None:
@@ -341,6 +344,7 @@ async def test_broker_that_fences_passes_and_nobody_is_disturbed(
     assert ids == {"gateway-events-0", "gateway-events-fence-test"}
 
 
+@pytest.mark.regression("Brokers that do not fence were used, and two owners could write.")
 async def test_broker_that_takes_older_epochs_is_refused_and_its_record_skipped(
     net: SimKafkaNet, log: KafkaLog, store: KafkaStore
 ) -> None:

@@ -297,6 +297,7 @@ async def test_marker_of_another_fence_is_not_taken_for_it(
     assert not await has_marker(cluster, marked, start=1, end=end)
 
 
+@pytest.mark.regression("A fence believed in a marker above the end that it had read.")
 async def test_marker_above_the_end_says_nothing_of_what_is_below(
     net: SimKafkaNet, cluster: KafkaCluster, append: Appender
 ) -> None:
@@ -443,6 +444,7 @@ async def test_renewal_finds_where_leader_and_coordinator_are_now(net: SimKafkaN
     assert sent(net) == [BEGIN, *RENEWAL, PRODUCE]
 
 
+@pytest.mark.regression("A batch went over a newer connection than the epoch it was sent under.")
 async def test_connection_that_ends_behind_the_coordinators_word_is_not_replaced(
     net: SimKafkaNet, producer: FencedProducer, append: Appender
 ) -> None:

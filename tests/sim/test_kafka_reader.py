@@ -76,6 +76,7 @@ def fetches(net: SimKafkaNet) -> int:
     return sum(request.API_KEY == FETCH for request in net.requests)
 
 
+@pytest.mark.regression("A rebuild failed at segments in a remote tier.")
 async def test_records_of_a_remote_tier_are_waited_for(net: SimKafkaNet, cluster: KafkaCluster) -> None:
     net.tiered_s = REMOTE_WAIT_MS / 1000
 

@@ -40,6 +40,7 @@ def event_of(world: World, partition: int, number: int = 0) -> str:
 # ---- cancellation
 
 
+@pytest.mark.regression("A cancellation out of a library ended a lane unseen.")
 async def test_cancellation_out_of_a_library_is_a_failure_like_any_other() -> None:
     world = World(faults=SimFaults(seed=1, leak_cancel=0.2))
     router = await world.start()
@@ -54,6 +55,7 @@ async def test_cancellation_out_of_a_library_is_a_failure_like_any_other() -> No
     world.judge()
 
 
+@pytest.mark.regression("A gateway that started with a wrong clock served again only after a restart.")
 @pytest.mark.parametrize("off_ms", [7_200_000, -90_000_000])
 async def test_log_time_that_brokers_refuse_follows_the_wall_clock_and_events_are_stored(
     off_ms: int, monkeypatch: pytest.MonkeyPatch
@@ -137,6 +139,7 @@ async def test_cancelled_lane_ends() -> None:
     assert not any(lane.is_running for lane in router.all_lanes)
 
 
+@pytest.mark.regression("A cancelled lane took events while its log was closing.")
 async def test_cancelled_lane_takes_nothing_while_its_log_is_closed() -> None:
     world = World()
     lane = (await world.start()).lanes[0]
@@ -261,6 +264,7 @@ async def test_pauses_grow_while_every_recovery_ends_in_the_same_failure() -> No
     assert pauses[0] <= 0.001
 
 
+@pytest.mark.regression("A batch whose commit failed was missing among waiting times.")
 async def test_batch_whose_commit_fails_has_waited_too() -> None:
     world = World()
     lane = (await world.start()).lanes[0]
@@ -322,6 +326,7 @@ async def test_queue_of_duplicates_lets_others_run() -> None:
     assert turns >= 700 / LIMITS.batch_events_max
 
 
+@pytest.mark.regression("Requests waited beyond their deadline while a quota made the log pause.")
 async def test_log_that_asks_for_a_pause_is_left_alone_and_nobody_waits_beyond_a_deadline() -> None:
     """As where a quota of Kafka's brokers is used up: what waits is answered, and the rest follows later."""
     world = World()
@@ -408,6 +413,7 @@ async def test_clock_that_runs_ahead_deletes_no_session() -> None:
     await world.crash()
 
 
+@pytest.mark.regression("A copy of an event that the log had lost stayed a duplicate while nothing new came.")
 async def test_copy_of_an_event_that_the_log_has_lost_is_soon_none_though_nothing_new_comes() -> None:
     world = World(times=replace(QUICK, maintenance_s=1.0))
     lane = (await world.start()).lanes[0]
@@ -426,6 +432,7 @@ async def test_copy_of_an_event_that_the_log_has_lost_is_soon_none_though_nothin
     await world.crash()
 
 
+@pytest.mark.regression("Bounds of the log from before a failure were believed after it.")
 async def test_bounds_that_were_asked_for_before_a_failure_are_not_believed_after_it() -> None:
     world = World(times=replace(QUICK, maintenance_s=1.0))
     lane = (await world.start()).lanes[0]
@@ -492,6 +499,7 @@ async def test_restart_beside_a_foreign_record_holds_no_other_lane() -> None:
     assert router.lanes[0].state is not LaneState.ACTIVE
 
 
+@pytest.mark.regression("One unreadable partition kept a new log down for ever.")
 @pytest.mark.parametrize(("records", "serves"), [(PROOF_RECORDS, True), (3, False)])
 async def test_unpinned_log_is_served_beside_a_lane_that_cannot_prove_it_once_others_have(
     records: int, serves: bool

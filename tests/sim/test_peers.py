@@ -105,6 +105,7 @@ async def test_worker_that_is_gone_is_down_at_once() -> None:
         assert await until(lambda: group.link("a", "b").is_up) < 1.0
 
 
+@pytest.mark.regression("A cancellation out of a library ended a link unseen.")
 @pytest.mark.parametrize("number", range(1, 6))  # calls, hears, is up, mends, hears
 async def test_cancellation_of_a_library_at_any_await_of_a_link_ends_no_link(
     number: int, monkeypatch: pytest.MonkeyPatch
@@ -324,6 +325,7 @@ async def test_messages_to_a_peer_that_does_not_read_are_dropped_and_counted() -
         await until(lambda: len([1 for taken in group.handlers["b"].received if taken[1] == "news"]) == told)
 
 
+@pytest.mark.regression("A message on a connection that had just ended raised an error.")
 async def test_message_on_a_connection_that_has_just_ended_is_dropped_and_counted() -> None:
     async with running(Group("a", "b")) as group:
         dialler = group.link("a", "b")._dialler
@@ -466,6 +468,7 @@ async def test_status_is_sent_once_a_turn_and_to_all() -> None:
         assert len([1 for taken in group.handlers["a"].received if taken[2] == {"serving": [1, 2]}]) == 1
 
 
+@pytest.mark.regression("A connection was used that passed no full packet.")
 async def test_connection_on_which_full_packets_vanish_is_not_used() -> None:
     async with running(Group("a", "b"), is_linked=False) as group:
         group.net.size_max["b", "a"] = 1_400
@@ -510,6 +513,7 @@ async def test_link_that_is_replaced_more_than_twice_in_ten_seconds_is_down() ->
             assert group.link("a", "b").is_up is is_up
 
 
+@pytest.mark.regression("A worker that others refused logged only that the connection was closed.")
 async def test_refused_worker_says_why() -> None:
     group = Group("a", "b", "c", b=replace(LIMITS, versions=Versions(9, 8)))
     group.peers["c"] = Peers(

@@ -39,6 +39,7 @@ async def test_commit_that_is_seen_late_costs_no_rebuild() -> None:
     world.judge()
 
 
+@pytest.mark.regression("A start with a wrong secret touched the indexes before it was refused.")
 @pytest.mark.parametrize("is_pinned", [True, False])
 async def test_start_with_a_wrong_secret_leaves_the_indexes_alone(is_pinned: bool) -> None:
     world = World()
@@ -64,6 +65,7 @@ async def test_start_with_a_wrong_secret_leaves_the_indexes_alone(is_pinned: boo
     world.judge()
 
 
+@pytest.mark.regression("A busy lane never looked whether its index still held the window.")
 async def test_busy_lane_notices_that_its_index_dropped_entries_of_the_window() -> None:
     world = World()
     router = world.boot()
@@ -84,6 +86,7 @@ async def test_busy_lane_notices_that_its_index_dropped_entries_of_the_window() 
     world.judge()
 
 
+@pytest.mark.regression("An index served after a cleaner had deleted its older write-ahead logs.")
 async def test_index_with_a_hole_in_its_write_ahead_log_is_rebuilt() -> None:
     world = World()
     world.boot()
@@ -103,6 +106,7 @@ async def test_index_with_a_hole_in_its_write_ahead_log_is_rebuilt() -> None:
     world.judge()
 
 
+@pytest.mark.regression("A rebuild counted an old copy for an event in doubt.")
 async def test_event_whose_old_copy_the_replay_meets_is_not_counted_for_it() -> None:
     world = World(policy=WindowPolicy(window_ms=64_000, keys_max=1_000_000, time_step_ms=1_000))
     first = world.event("a")
@@ -194,6 +198,7 @@ async def test_other_bounds_need_no_rebuild_where_the_index_reaches_back_far_eno
     assert lane.metrics.tally.duplicates == remembered
 
 
+@pytest.mark.regression("An update of the index that failed moved the window alone.")
 async def test_window_after_an_unexpected_error_of_the_index_is_that_of_a_rebuild(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -256,6 +261,7 @@ async def test_rebuild_finds_its_start_behind_a_record_that_is_passed_over() -> 
     assert lane.metrics.tally.duplicates == 64
 
 
+@pytest.mark.regression("An index that was just rebuilt was taken for too short, and rebuilt again.")
 async def test_index_that_was_just_rebuilt_is_not_rebuilt_again() -> None:
     rng = Random(5)
     world = World(policy=WindowPolicy(window_ms=7 * DAY_MS, keys_max=640))
@@ -299,6 +305,7 @@ async def test_log_that_deletes_inside_the_window_is_told_in_the_windows_length(
     assert lane.metrics.tally.accepted == before + 1
 
 
+@pytest.mark.regression("A log that had lost everything was told with a whole window.")
 async def test_log_that_lost_all_it_had_is_told_in_the_windows_length_until_a_window_has_passed() -> None:
     world, _ = await with_history(BY_TIME, 5)
     world.clock.ms += 3_000
@@ -370,6 +377,7 @@ async def test_replay_tells_how_long_it_will_take() -> None:
     assert progress_of(lane)["progress"] == 1.0
 
 
+@pytest.mark.regression("A full disk cost a rebuild of the index.")
 async def test_full_disk_costs_no_rebuild() -> None:
     world = World()
     router = world.boot()

@@ -10,6 +10,7 @@ Others are drawn with SIM_SEED and SIM_HISTORIES, see tests/sim/seeds.py.
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from random import Random
@@ -209,11 +210,12 @@ class Oracle:
         return place.offset < self.world.router.lanes[place.partition].partition_index.known_from
 
     def judge_states(self) -> None:
-        """What the lanes know of sessions is what the records say, the ones used longest ago evicted."""
+        """What the lanes know of sessions, and which are evicted, is what the records say."""
         self.learn()
         for partition, states in enumerate(self.world.states()):
             used: dict[bytes, int] = {}
             done: dict[bytes, set[int]] = {}
+            evicted: set[bytes] = set()
             for place, found in self.records.items():
                 session = found.session
                 if place.partition != partition or session is None:
@@ -224,10 +226,11 @@ class Oracle:
                 used[key] = place.offset
                 if session.epoch:
                     used[session.client_hash + NO_SESSION] = place.offset
-            newest = sorted(used, key=lambda key: (used[key], key), reverse=True)
-            live = set(newest[: self.world.sessions.sessions_max])
-            assert {key for key, state in states.items() if not state.is_evicted} == live
-            assert set(states) == set(newest)
+                assert not {key for key in found.evicted if used[key] == place.offset}
+                evicted = (evicted | {*found.evicted}) - {k for k, at in used.items() if at == place.offset}
+            assert {key for key, state in states.items() if state.is_evicted} == evicted
+            assert set(states) == set(used)
+            assert len(used) - len(evicted) <= self.world.sessions.sessions_max
             for key, state in states.items():
                 assert state.last_offset == used[key]
                 if not key.endswith(NO_SESSION):
@@ -268,7 +271,7 @@ async def test_sessions_keep_every_promise(seed: int, seen: Counter[Admission]) 
         limits=rng.choice((LIMITS, replace(LIMITS, batch_events_max=3))),
     )
     oracle = Oracle(world, seen)
-    clients = [Client(str(number), rng) for number in range(CLIENTS)]
+    clients = [Client(f"{'web' * (number % 2)}{number}", rng) for number in range(CLIENTS)]
     for _ in range(ROUNDS):
         world.boot()
         if rng.random() < 0.8:
@@ -324,6 +327,9 @@ async def _send(world: SessionWorld, oracle: Oracle, client: Client, rng: Random
         oracle.judge(event, answer, before)
     apart = sum(admission in QUARANTINE_REASONS for admission, _ in answers)
     assert len(quarantined) >= min(1, apart)
+    if rng.random() < 0.1:
+        with suppress(RetriableError):
+            await world.state_of(events[-1], is_ended=True)
     if not is_lost:
         session.answered.update(_final(events, answers))
 

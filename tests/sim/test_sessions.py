@@ -19,6 +19,7 @@ FENCED, EXPIRED, TOO_FAR = Admission.FENCED, Admission.EXPIRED, Admission.TOO_FA
 # ---- counts
 
 
+@pytest.mark.regression("Events kept apart were not counted when their request failed.")
 async def test_events_kept_apart_are_counted_though_their_request_fails() -> None:
     world = SessionWorld()
     router = await world.start()
@@ -34,6 +35,7 @@ async def test_events_kept_apart_are_counted_though_their_request_fails() -> Non
     assert (router.totals.accepted, router.totals.unknown, router.totals.received) == (1, 2, 3)
 
 
+@pytest.mark.regression("Damage of an index that was found by a look-up was answered as unknown session.")
 async def test_damage_found_by_who_only_looks_is_no_answer() -> None:
     """The request whose session is told of has been committed, and must not fail for good."""
     world = SessionWorld()
@@ -54,6 +56,7 @@ async def test_damage_found_by_who_only_looks_is_no_answer() -> None:
 # ---- time
 
 
+@pytest.mark.regression("A clock far ahead forgot sessions.")
 async def test_clock_that_is_far_ahead_for_a_while_forgets_no_session() -> None:
     world = SessionWorld()
     await world.start()
@@ -78,6 +81,7 @@ async def used_for_months(world: SessionWorld) -> None:
         await world.ask(*(world.sent(sequence) for sequence in sequences if sequence != 300))
 
 
+@pytest.mark.regression("A rebuilt index knew less of a session than the one it replaced.")
 @pytest.mark.parametrize("is_trimmed", [False, True])
 async def test_session_that_is_older_than_its_lease_is_the_same_after_a_rebuild(is_trimmed: bool) -> None:
     world = SessionWorld()
@@ -96,6 +100,7 @@ async def test_session_that_is_older_than_its_lease_is_the_same_after_a_rebuild(
     assert await world.admissions(*map(world.sent, (5, 301, 380, 701, 300))) == [STALE] * 3 + [NEW] * 2
 
 
+@pytest.mark.regression("A longer lease did not hold for sessions that an index had already forgotten.")
 @pytest.mark.parametrize("is_rebuilt", [False, True])
 async def test_lease_that_is_made_longer_is_kept_for_sessions_of_before(is_rebuilt: bool) -> None:
     world = SessionWorld(sessions=SessionPolicy(lease_ms=10 * DAY_MS, sessions_max=100))
@@ -174,6 +179,7 @@ async def test_rebuild_of_a_log_whose_notes_are_lost_looks_for_sessions() -> Non
     assert await world.admissions(world.sent(1)) == [STALE]
 
 
+@pytest.mark.regression("Sessions in a log that was made again were forgotten by a rebuild.")
 async def test_session_in_a_log_that_was_made_again_is_noted_again() -> None:
     world = SessionWorld(policy=SHORT)
     await world.start()

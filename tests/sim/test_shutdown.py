@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from app.process.life import Server, bind, supervise
 from dedupe.partition.state import LaneState
 from dedupe.partition.supervisor import LocalLanes
@@ -12,6 +14,7 @@ async def application(scope: object, receive: object, send: object) -> None:
     """Answer nothing; nobody asks."""
 
 
+@pytest.mark.regression("A shutdown waited for lanes that had nothing to finish.")
 async def test_lanes_that_do_not_serve_yet_are_not_waited_for() -> None:
     world = World()
     world.log.partition("events", 1).outage_calls = 10**9  # the identity gate stays closed

@@ -135,6 +135,7 @@ async def test_request_that_finds_no_room_on_its_way_is_untaken() -> None:
     assert committed(world) == 0
 
 
+@pytest.mark.regression("A request in doubt was called untaken after its second submission was refused.")
 async def test_doubt_of_the_first_submission_is_not_forgotten_when_the_second_is_refused() -> None:
     world, router = await booted()
     event = one_of_each_partition(world)[:1]
@@ -169,6 +170,7 @@ async def test_owner_that_only_says_that_it_serves_is_asked_patiently_and_not_fo
     assert 2 < way.submissions < 200
 
 
+@pytest.mark.regression("A share was submitted again after its deadline.")
 async def test_share_that_fails_late_is_not_submitted_after_the_deadline() -> None:
     world, router = await booted()
     slow, way = Way(router.lanes[0]), Way(router.lanes[1], refuses_always)

@@ -51,6 +51,9 @@ async def test_gateway_with_another_secret_fences_no_partition_that_has_records(
     assert [lane.metrics.failures for lane in router.lanes] == [0, 0]
 
 
+@pytest.mark.regression(
+    "An index that had passed over markers was continued on a log whose offsets were given out again."
+)
 async def test_index_that_passed_over_markers_which_the_log_has_lost_is_rebuilt() -> None:
     world = World()
     kept, lost, later = events_of(world, 0, 3)

@@ -12,7 +12,9 @@ from cryptography.x509.oid import NameOID
 from tests.support.processes import HOST
 
 
-def write_certificate(certificate: Path, key: Path, name: str, *, password: str = "") -> None:
+def write_certificate(
+    certificate: Path, key: Path, name: str, *, password: str = "", days: float = 1
+) -> None:
     """Write a certificate for a name and for loopback that vouches for itself, and its key, as PEM."""
     private_key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -24,8 +26,8 @@ def write_certificate(certificate: Path, key: Path, name: str, *, password: str 
         .issuer_name(subject)
         .public_key(private_key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(now - datetime.timedelta(days=2))
+        .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(private_key, hashes.SHA256())
     )

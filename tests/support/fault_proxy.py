@@ -103,7 +103,7 @@ class FaultProxy(TCPServer):
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         is_open = True
         while is_open:
-            request = await _read_message(reader)
+            request = await read_message(reader)
             fault = self._fault_of(request)
             answer = await self._send_on(request, fault)
             is_open = await self._answer(answer, fault, reader, writer)
@@ -165,7 +165,7 @@ class FaultProxy(TCPServer):
         reader, writer = await asyncio.open_connection(HOST, self._upstream_port)
         try:
             writer.write(request.raw)
-            answer = await _read_message(reader)
+            answer = await read_message(reader)
         finally:
             await close(writer)
         if is_counted:
@@ -178,7 +178,7 @@ class FaultProxy(TCPServer):
         await close(writer)
 
 
-async def _read_message(reader: asyncio.StreamReader) -> Message:
+async def read_message(reader: asyncio.StreamReader) -> Message:
     """Read one request or answer."""
     head = await reader.readuntil(END_OF_HEAD)
     assert not CHUNKED.search(head), "no client of these tests sends chunks"

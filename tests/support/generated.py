@@ -5,13 +5,15 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from app.cli.commands import app
+from clients.python import single_file
 from loadtests.capacity import table
-from tests.support import chart, metrics_page, settings_page
+from tests.support import chart, metrics_page, regressions, settings_page
 from tests.support.documents import README, ROOT
 
 CAPACITY = ROOT / "docs" / "capacity.md"
 METRICS = ROOT / "docs" / "metrics.md"
 OPERATIONS = ROOT / "docs" / "operations.md"
+REGRESSIONS = ROOT / "tests" / "REGRESSIONS.md"
 SETTINGS = ROOT / "docs" / "settings.md"
 
 
@@ -23,6 +25,8 @@ def written_anew() -> dict[Path, str]:
         CAPACITY: _between(CAPACITY, "capacity", table()),
         METRICS: _between(METRICS, "metrics", metrics_page.table()),
         OPERATIONS: _between(OPERATIONS, "size", _size("100M", "--window", "7d", "--output", "table")),
+        REGRESSIONS: _between(REGRESSIONS, "regressions", regressions.table()),
+        single_file.SINGLE_FILE: single_file.written_anew(),
         **chart.written_anew(),
     }
 

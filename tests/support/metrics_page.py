@@ -9,6 +9,7 @@ from typing import Any, cast
 import yaml
 from prometheus_client.core import Metric
 
+from app.admin.certificate_metrics import CertificateCollector
 from app.admin.clock_metrics import ClockCollector
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.group import GroupCollector
@@ -34,10 +35,16 @@ def families() -> Iterator[Metric]:
         settings = make_settings(mode="development", log="sqlite", write_keys_file=keys, data_dir=folder)
         secondary_keys = build_ingress_limits(settings, SystemClock(), index_files=0)
         manager = SimpleNamespace(
-            generation=0, moves=0, claims=0, worker="", assignment=SimpleNamespace(addresses={})
+            generation=0,
+            moves=0,
+            claims=0,
+            worker="",
+            assignment=SimpleNamespace(addresses={}),
+            slow=SimpleNamespace(commit_ms={"leader": 0}, is_slow=False),
         )
         group: Any = SimpleNamespace(
             manager=manager,
+            can_follow=True,
             peers=SimpleNamespace(metrics=PeerMetrics()),
             membership=SimpleNamespace(silence_s=0.0),
         )
@@ -46,6 +53,7 @@ def families() -> Iterator[Metric]:
             LaneCollector(World().build()),
             EdgeCollector(secondary_keys),
             LimitCollector(settings),
+            CertificateCollector(settings),
             ClockCollector(SystemClock()),
             LoopCollector(cast("Any", SimpleNamespace(lag_s=0.0))),
             GroupCollector(cast("Any", group)),

@@ -139,11 +139,22 @@ class SimKafkaNet:
         """Lowest and highest version of requests, where nodes do not speak all of aiokafka's."""
         self._rng = rng
         self.transports: list[SimTransport] = []
+        self.slowness_s = 0.0
+        """How long each answer takes."""
+        self._frozen: dict[int, asyncio.Event] = {}
 
     def listen(self, loop: VirtualTimeLoop) -> None:
         """Have the loop connect to the nodes."""
         for node, port in enumerate(PORTS):
             loop.listeners[HOST, port] = partial(self._accept, node)
+
+    def freeze(self, node: int) -> None:
+        """Let a node answer nothing until `thaw`; its connections stay, and new ones are taken."""
+        self._frozen[node] = asyncio.Event()
+
+    def thaw(self, node: int) -> None:
+        """Let a node read what it was sent."""
+        self._frozen.pop(node).set()
 
     async def close(self) -> None:
         """End every connection, and what is still late on it."""
@@ -160,6 +171,7 @@ class SimKafkaNet:
         return transport
 
     async def _handle(self, transport: SimTransport, node: int, frame: bytes) -> None:
+        await self._stand_still(node)
         buffer = BytesIO(frame)
         header: Any = RequestHeader_v1.SCHEMA.decode(buffer)
         api, version, correlation_id, _ = header
@@ -187,8 +199,14 @@ class SimKafkaNet:
         if fault == "throttle":
             answer = throttled(api, answer, self.throttle_s)
             transport.muted_until = asyncio.get_running_loop().time() + self.throttle_s
+        await self._stand_still(node)
         transport.reply(struct.pack(">i", correlation_id) + answer)
         return None
+
+    async def _stand_still(self, node: int) -> None:
+        await asyncio.sleep(self.slowness_s / 2)
+        if node in self._frozen:
+            await self._frozen[node].wait()
 
     def _is_session_over(self, transport: SimTransport, api: int) -> bool:
         """Whether the login of a connection has ended; another one makes it last again."""

@@ -34,7 +34,8 @@ REPEATED = 20
 SOURCE = "fault-test"
 
 
-SHORT_LINGER = {"app.main:DRAIN_LINGER_S": 0.2}
+SHORT = {"app.main:DRAIN_LINGER_S": 0.2, "dedupe.cluster.lane_manager:NEW_S": 5.0}
+"""Waits that a test need not wait for."""
 
 
 class Worker(Gateway):
@@ -45,9 +46,7 @@ class Worker(Gateway):
     ) -> None:
         """Choose ports; nothing is started yet."""
         own = {"GATEWAY_WORKER_ID": name, "GATEWAY_PEER_LISTEN": f"{HOST}:0"}
-        super().__init__(
-            folder / name, {**own, **env}, options=options, constants=None if options else SHORT_LINGER
-        )
+        super().__init__(folder / name, {**own, **env}, options=options, constants=None if options else SHORT)
         self.name = name
         self.is_in_use = True
         """Whether clients send to it."""
@@ -80,6 +79,7 @@ class Roamer(Client):
         """Lose this share of the answers."""
         super().__init__("", seed=seed, source=SOURCE)
         self.said: list[Said] = []
+        self.pause_s = PAUSE_S
         self._workers = workers
         self._only: Worker | None = None
         self._rng = random.Random(seed)
@@ -96,7 +96,7 @@ class Roamer(Client):
             if self._rng.random() < AGAIN:
                 await self.deliver(self._rng.choice(list(self._answers)))
                 await self.deliver(self._regrouped_body())
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(self.pause_s)
 
     async def repeat_to(self, worker: Worker) -> None:
         """Send at most REPEATED bodies that were accepted to a worker."""

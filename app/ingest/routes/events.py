@@ -39,6 +39,7 @@ from app.ingest.event_keys import Shares, Sole, keys_of, shares_of
 from app.ingest.event_limits import STEP_BYTES
 from app.ingest.identified import Arrival, Identified, Rejection
 from app.ingest.identify import Identifier
+from app.ingest.items import free
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
 from app.ingest.payload import Payload, is_wrapped, parse_batch, parse_event, parse_events
 from app.ingest.prefer import Preferences
@@ -98,6 +99,7 @@ def ingest_handlers(ingest: Ingest) -> dict[Kind, Handler]:
     """Return the handlers of paths with events in the body."""
 
     async def post_native(request: Request, path: Path) -> Response:
+        request.scope[CONTEXT].source_hash = ingest.identifier.identity.source_hash
         return await post_events(ingest, request, parse_events, event_type=path.event_type, is_native=True)
 
     async def post_batch(request: Request, path: Path) -> Response:
@@ -159,6 +161,8 @@ async def post_events(
         advice = advice_on(payload.items, arrival) if ingest.gives_advice else []
         stored_bytes, events, quarantined = identified.size_bytes, identified.events, identified.quarantined
         owner.store(identified, len(body))
+        if len(body) > SMALL_BYTES:
+            await free(payload.items, len(body), yield_to_others)
         del body, payload  # frees their memory
         context.lease.hold(min(stored_bytes, ingest.identifier.limits.request_bytes_max))
         if ingest.observer is not None and ingest.observer.is_on:
@@ -238,17 +242,17 @@ def _has_session(headers: Mapping[bytes, bytes], top: Mapping[str, Any] | None) 
 
 async def _take_all(
     identified: Identified,
-    items: Iterator[Event | Rejection],
+    items: Iterator[Event | Rejection | int],
     body_bytes: int,
     yield_to_others: YieldToOthers,
 ) -> None:
     """Identify the items, step by step."""
     if body_bytes > SMALL_BYTES:
         await yield_to_others(body_bytes)
-    before = identified.size_bytes
+    before = identified.work_bytes
     while identified.take(items, STEP_BYTES):
-        await yield_to_others(max(STEP_BYTES, identified.size_bytes - before))
-        before = identified.size_bytes
+        await yield_to_others(max(STEP_BYTES, identified.work_bytes - before))
+        before = identified.work_bytes
 
 
 def _note(
@@ -266,7 +270,7 @@ def _note(
 async def _session_headers(router: Router, session: ClientSession) -> dict[str, str]:
     """Return the headers on the session; none if its lane does not serve."""
     try:
-        state = await router.session(session.client_hash, session.session_hash)
+        state = await router.session(session.client_hash, session.session_hash, is_ended=session.is_ended)
     except RetriableError:
         return {}
     return session_headers(state)

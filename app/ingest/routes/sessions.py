@@ -27,10 +27,14 @@ BODY_BYTES_MAX = 4096
 def session_handlers(ingest: Ingest) -> dict[Kind, Handler]:
     """Return the handlers of the paths of client sessions."""
 
+    source_hash = ingest.identifier.identity.source_hash
+
     async def post(request: Request, _path: Path) -> Response:
+        request.scope[CONTEXT].source_hash = source_hash
         return await post_session(ingest, request)
 
     async def get(request: Request, _path: Path) -> Response:
+        request.scope[CONTEXT].source_hash = source_hash
         return await get_session(ingest, request, request.path_params["session"])
 
     return {Kind.SESSIONS: post, Kind.SESSION: get}

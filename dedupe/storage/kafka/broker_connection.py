@@ -43,8 +43,8 @@ the broker closes it at the first request after the end."""
 SASL_AUTHENTICATE = {0: SaslAuthenticateRequest_v0, 1: SaslAuthenticateRequest_v1}
 """By version; the response of 0 does not tell the lifetime."""
 
-HANDSHAKE_TIMEOUT_S = 5.0
-"""Of TLS: less than a request's default timeout, so that the reason is told."""
+HANDSHAKE_SHARE = 0.8
+"""The part of a new connection's limit that TLS may take: less than all, so that the reason is told."""
 
 TLS_ALERT = b"\x15\x03"
 """How a port with TLS answers who speaks without."""
@@ -78,7 +78,7 @@ class BrokerConnection(asyncio.Protocol):
         cls, config: KafkaConfig, address: Address, *, response_bytes_max: int = RESPONSE_BYTES_MAX
     ) -> Self:
         """
-        Connect, learn the broker's versions, and authenticate; unbounded.
+        Connect and learn the broker's versions, within `answer_s`; authenticate, unbounded.
 
         Args:
             config: how.
@@ -89,25 +89,49 @@ class BrokerConnection(asyncio.Protocol):
             KafkaError, OSError: no connection; nothing is left open.
             ConfigurationError: the broker does not speak a version of SASL's requests.
         """
-        login = config.login
-        context, place = await login.tls_context(), f"{address.host}:{address.port}"
+        context, loop = await config.login.tls_context(), asyncio.get_running_loop()
+        limit_s, began_at = config.answer_s, loop.time()
+        try:
+            async with asyncio.timeout(limit_s):
+                connection = await cls._connected(config, address, response_bytes_max, context)
+        except (KafkaError, OSError) as err:
+            took_s = loop.time() - began_at
+            if took_s >= HANDSHAKE_SHARE * limit_s:
+                config.answers.note_silence(limit_s)
+            if isinstance(err, TimeoutError) and took_s >= limit_s:
+                raise KafkaConnectionError(f"no answer to a connection within {limit_s:.3g} s") from err
+            raise
+        config.answers.note_answer(loop.time() - began_at)
+        try:
+            if config.login.settings.uses_sasl:
+                await connection._authenticate(config.login)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @classmethod
+    async def _connected(
+        cls, config: KafkaConfig, address: Address, response_bytes_max: int, context: ssl.SSLContext | None
+    ) -> Self:
+        """Return a connection that has answered for its versions. Raises KafkaError, OSError."""
+        place = f"{address.host}:{address.port}"
         try:
             _, connection = await asyncio.get_running_loop().create_connection(
                 lambda: cls(config, place, response_bytes_max),
                 *address,
                 ssl=context,
-                ssl_handshake_timeout=None if context is None else HANDSHAKE_TIMEOUT_S,
+                ssl_handshake_timeout=None if context is None else HANDSHAKE_SHARE * config.answer_s,
             )
         except UnicodeError as err:
             raise KafkaConnectionError(f"{address.host!r} is no name of a host: {err}") from err
         except OSError as err:
-            said = None if context is None else explain_tls(err, place, login.settings.variable)
+            variable = config.login.settings.variable
+            said = None if context is None else explain_tls(err, place, variable)
             raise said or err from err
         try:
             response = await connection.send_encoded(request_of(ApiVersionRequest_v0()))
             connection._versions = read_versions(address, response)
-            if login.settings.uses_sasl:
-                await connection._authenticate(login)
         except BaseException:
             connection.close()
             raise
@@ -190,9 +214,9 @@ class BrokerConnection(asyncio.Protocol):
         self._unanswered.append((correlation_id, response))
         return response
 
-    def close(self) -> None:
-        """End the connection now; unsent bytes are dropped."""
-        self._fail(ConnectionAbortedError("closed by the gateway"))
+    def close(self, why: str = "closed by the gateway") -> None:
+        """End the connection now; unsent bytes are dropped, and unanswered requests fail with the reason."""
+        self._fail(ConnectionAbortedError(why))
 
     def retire(self) -> None:
         """End the connection as soon as no request is unanswered."""

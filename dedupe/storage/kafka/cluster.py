@@ -10,6 +10,7 @@ with the topic, and `offsets.retention.minutes` after its last write.
 
 import asyncio
 import math
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
@@ -47,7 +48,7 @@ RESPONSE_BYTES_MAX = 16 * 1024 * 1024
 LEADER_TRIES = 15  # a second and a half: as long as an election may take
 LEADER_RETRY_S = 0.1
 NO_MEMBER = -1  # the generation of a group without members
-TOPIC_ID_S = 0.5
+SHARED_S = 0.5
 BROKER_RETENTION = -1  # keep a commit for as long as the broker keeps others
 
 
@@ -71,32 +72,45 @@ class KafkaCluster:
         """Brokers for requests that any broker answers, in the order in which they are tried."""
         self._connections = ConnectionPool(config, response_bytes_max=RESPONSE_BYTES_MAX)
         self._leaders: dict[TopicPartition, Address] = {}
-        self._topic_ids: dict[str, tuple[float, asyncio.Task[bytes]]] = {}  # and when each was asked for
+        self._shared: dict[tuple[str, str], tuple[float, asyncio.Task[Any]]] = {}  # and when each was asked
 
-    async def send(self, broker: Address, request: RequestStruct) -> Any:
+    async def send(self, broker: Address, request: RequestStruct, *, limit_s: float | None = None) -> Any:
         """
         Send a request once, and return the response.
 
+        Args:
+            broker: where to.
+            request: what.
+            limit_s: of the answer; None for that of a question.
+
         Raises:
-            RetriableError: no response within the request timeout. The broker's connection is closed.
+            RetriableError: no response in time. The broker's connection is closed.
         """
+        answers, loop = self._config.answers, asyncio.get_running_loop()
+        limit_s = limit_s or self._config.answer_s
         connection: BrokerConnection | None = None
         try:
-            async with asyncio.timeout(self._config.request_timeout_s):
+            async with asyncio.timeout(self._config.request_timeout_s):  # a login may take as long
                 connection = await self._connections.connect(broker)
-            return await connection.send(request, timeout_s=self._config.request_timeout_s)
+            await connection.rest()
+            began_at = loop.time()
+            response = await connection.send(request, timeout_s=limit_s)
         except (KafkaError, OSError) as err:
             if connection is not None:
                 connection.close()
-            self._distrust(broker)
-            raise RetriableError(f"Kafka does not answer: {self._config.explain(err)}") from err
+                if isinstance(err, TimeoutError):
+                    answers.note_silence(limit_s)
+            self.distrust(broker)
+            raise RetriableError(f"Kafka does not answer: {self._config.explain(err, limit_s)}") from err
+        answers.note_answer(loop.time() - began_at)
+        return response
 
     async def send_to_any(self, request: RequestStruct) -> Any:
         """
         Send a request to one broker, to the next one where that fails, and return the response.
 
         Raises:
-            RetriableError: no broker answers, or one has not within the request timeout.
+            RetriableError: no broker answers within the request timeout.
         """
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + self._config.request_timeout_s
@@ -128,7 +142,7 @@ class KafkaCluster:
         """
         Return the id that tells a topic from one of the same name that was made anew.
 
-        All who ask within TOPIC_ID_S share one request.
+        All who ask within SHARED_S share one request.
 
         Returns:
             16 bytes; NO_TOPIC_ID if the cluster gives topics no ids, or there is no such topic.
@@ -136,13 +150,8 @@ class KafkaCluster:
         Raises:
             RetriableError: no answer.
         """
-        now = asyncio.get_running_loop().time()
-        asked_at, asked = self._topic_ids.get(topic, (-math.inf, None))
-        if asked is None or now - asked_at > TOPIC_ID_S or (asked.done() and asked.exception()):
-            asked = asyncio.ensure_future(self._ask_topic_id(topic))
-            asked.add_done_callback(_retrieve)
-            self._topic_ids[topic] = now, asked
-        return await asyncio.shield(asked)
+        topic_id: bytes = await self._share("id", topic, self._ask_topic_id)
+        return topic_id
 
     async def topic_settings(self, topic: str) -> dict[str, str | None]:
         """Return the effective settings that the cluster shows of a topic. Raises RetriableError."""
@@ -187,6 +196,17 @@ class KafkaCluster:
             raise RetriableError(f"{tp} has no leader")
         self._leaders[tp] = leader
         return leader
+
+    async def is_led_elsewhere(self, tp: TopicPartition, broker: Address) -> bool:
+        """
+        Whether a partition has a leader, and another one than this broker.
+
+        All who ask about one topic within SHARED_S share one request. Raises RetriableError: no answer.
+        """
+        cluster, topic = await self._share("leaders", tp.topic, self._describe_topic)
+        leaders = (each["leader"] for each in topic["partitions"] if each["partition"] == tp.partition)
+        leader: Address = cluster.brokers.get(next(leaders, -1), broker)
+        return leader != broker
 
     async def find_coordinator(self, name: str, kind: int) -> tuple[int, Address]:
         """Return an error code and the coordinator's address. Arguments and errors as of `coordinator_of`."""
@@ -233,9 +253,26 @@ class KafkaCluster:
         (code,) = response_for(TopicPartition(topic, partition), response.topics)
         _raise_for_group(group, code)
 
+    def distrust(self, broker: Address) -> None:
+        """Ask other brokers first from now on; the address may be out of date, as may be all leaders."""
+        self._leaders.clear()
+        if broker in self._any:
+            self._any.remove(broker)
+            self._any.append(broker)
+
     def close(self) -> None:
         """Close all connections."""
         self._connections.close()
+
+    async def _share(self, kind: str, topic: str, ask: Callable[[str], Coroutine[Any, Any, Any]]) -> Any:
+        """Return the answer to a question about a topic, which all who ask within SHARED_S share."""
+        now = asyncio.get_running_loop().time()
+        asked_at, asked = self._shared.get((kind, topic), (-math.inf, None))
+        if asked is None or now - asked_at > SHARED_S or (asked.done() and asked.exception()):
+            asked = asyncio.ensure_future(ask(topic))
+            asked.add_done_callback(_retrieve)
+            self._shared[kind, topic] = now, asked
+        return await asyncio.shield(asked)
 
     async def _ask_topic_id(self, topic: str) -> bytes:
         try:
@@ -276,14 +313,6 @@ class KafkaCluster:
             raise RetriableError(f"consumer group {group} has no coordinator yet")
         return await self.send(coordinator, request)
 
-    def _distrust(self, broker: Address) -> None:
-        """Try the other brokers first; the address may be out of date, as may be all leaders."""
-        self._leaders.clear()
-        if broker in self._any:
-            self._any.remove(broker)
-        if broker in self._bootstrap:
-            self._any.append(broker)
-
 
 def group_of(name: str, topic: str) -> str:
     """Return the consumer group that the gateways of a topic use for something."""
@@ -323,7 +352,7 @@ def configs_in(response: Any) -> dict[str, str | None]:
     }
 
 
-def _retrieve(asked: "asyncio.Task[bytes]") -> None:
+def _retrieve(asked: "asyncio.Task[Any]") -> None:
     """Mark the error of a request as retrieved, for which nobody waits any more."""
     if not asked.cancelled():
         asked.exception()

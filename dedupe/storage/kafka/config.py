@@ -8,6 +8,7 @@ from aiokafka.conn import collect_hosts
 from dedupe.login.errors import LoginError
 from dedupe.login.login import Login
 from dedupe.model.errors import ConfigurationError
+from dedupe.storage.kafka.answer_limit import AnswerLimit
 
 CLIENT_ID = "gateway"
 """The client.id of commands; a worker's has its name behind a hyphen."""
@@ -31,6 +32,12 @@ class KafkaConfig:
     batch_bytes_max: int = 0  # of one commit; readers append nothing
     transaction_timeout_s: float = 30.0  # a takeover that a gateway leaves unfinished is ended by then
     client_rack: str = ""  # the zone, whose replicas are read from
+    answers: AnswerLimit = field(default_factory=AnswerLimit, compare=False)
+
+    @property
+    def answer_s(self) -> float:
+        """The limit of a question that any broker, or a coordinator, answers at once."""
+        return min(self.answers.seconds, self.request_timeout_s)
 
     def bootstrap_addresses(self) -> list[Address]:
         """
@@ -44,8 +51,8 @@ class KafkaConfig:
         except ValueError as err:
             raise ConfigurationError(f"{self.bootstrap_servers!r} is no list of host:port: {err}") from err
 
-    def explain(self, err: Exception) -> str:
-        """Return the text of a failed request's error."""
+    def explain(self, err: Exception, limit_s: float | None = None) -> str:
+        """Return the text of a failed request's error; its limit is the request timeout or another one."""
         if isinstance(err, TimeoutError):
-            return f"no answer within {self.request_timeout_s:g} s"
+            return f"no answer within {limit_s or self.request_timeout_s:.3g} s"
         return str(err) if isinstance(err, LoginError) else repr(err)

@@ -26,7 +26,7 @@ from dedupe.model.clock import Clock
 from dedupe.model.errors import GatewayError, RetriableError
 from dedupe.storage.kafka.broker_connection import BrokerConnection
 from dedupe.storage.kafka.cluster import GROUP_AUTHORIZATION_FAILED, KafkaCluster, unauthorized
-from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.config import Address, KafkaConfig
 from dedupe.storage.kafka.group_wire import (
     Joined,
     decide,
@@ -106,6 +106,7 @@ class KafkaMembership:
         self._started_ms = clock.now_ms()
         self._rng = random.Random()
         self._connection: BrokerConnection | None = None
+        self._coordinator: Address | None = None  # as found last
         self._member_id = NO_MEMBER_ID
         self._generation = NO_GENERATION  # the coordinator's
         self._assigned_generation = 0  # of the last assignment
@@ -129,6 +130,8 @@ class KafkaMembership:
                     if is_own_cancellation(err):
                         raise
                     self._report(err)
+                    if isinstance(err, KafkaError | OSError) and self._coordinator is not None:
+                        self._cluster.distrust(self._coordinator)
                 self._disconnect()
                 await asyncio.sleep(self._times.retry_s * self._rng.uniform(0.5, 1.5))
         finally:
@@ -156,9 +159,11 @@ class KafkaMembership:
 
     async def _connected(self) -> BrokerConnection:
         """Return a connection to the group's coordinator."""
+        self._coordinator = None
         coordinator = await self._cluster.coordinator_of(self._group, CoordinationType.GROUP)
         if coordinator is None:
             raise RetriableError("the group has no coordinator yet")
+        self._coordinator = coordinator
         async with asyncio.timeout(self._times.answer_s):
             return await BrokerConnection.open(
                 self._config, coordinator, response_bytes_max=RESPONSE_BYTES_MAX

@@ -92,7 +92,7 @@ def decide(joined: Joined, lanes: int, *, standbys: bool) -> Decision:
 def read_share(share: bytes | None, lanes: int) -> Assignment:
     """Decode an assignment. Raises ValueError."""
     assignment = Assignment.decode(unpacked(share))
-    if not len(assignment.owners) == len(assignment.followers) == lanes:
+    if not assignment.is_of(lanes):
         raise ValueError(f"it is not about {lanes} lanes")
     if not 0 < assignment.generation <= GENERATION_MAX:
         raise ValueError(f"a generation of {assignment.generation}")
@@ -132,9 +132,14 @@ def _member_of(compressed: bytes | None) -> Member | None:
 
 def _without(worker: WorkerId, assignment: Assignment) -> Assignment:
     """Return the assignment without a worker, for the earlier one of two with its name."""
+
+    def others(names: Sequence[WorkerId]) -> tuple[WorkerId, ...]:
+        return tuple(NOBODY if name == worker else name for name in names)
+
     return assignment._replace(
-        owners=tuple(NOBODY if name == worker else name for name in assignment.owners),
-        followers=tuple(NOBODY if name == worker else name for name in assignment.followers),
+        owners=others(assignment.owners),
+        followers=others(assignment.followers),
+        next_owners=others(assignment.next_owners),
         addresses={name: at for name, at in assignment.addresses.items() if name != worker},
     )
 

@@ -45,6 +45,9 @@ PAUSE_AFTER_APPEND_S = 0.0015
 READ_BATCH_RECORDS_MAX = 2_000
 FETCH_BYTES = 2 * 1024 * 1024
 
+FETCH_BYTES_OF_ONE = 1
+"""A broker answers with one whole batch at least."""
+
 RENEW_AGAIN_S = 10.0
 """Between two renewals of an idle partition of which the first failed; within a transaction's timeout."""
 
@@ -151,6 +154,7 @@ class KafkaLog:
         self._is_appending = False
         self._renew_timer: asyncio.TimerHandle | None = None
         self._renewal: asyncio.Task[None] | None = None
+        self._kept_reader: PartitionReader | None = None
 
     @property
     def pause_after_append_s(self) -> float:
@@ -231,6 +235,19 @@ class KafkaLog:
                     yield records
                     left -= len(records)
 
+    async def record_at(self, offset: Offset) -> LogRecord | None:
+        """See PartitionLog. A reader is kept for the next call: logging in costs more than a record."""
+        reader, self._kept_reader = self._kept_reader or self._reader(offset, FETCH_BYTES_OF_ONE), None
+        reader.seek(offset)
+        try:
+            records = await reader.read(1)
+        except BaseException:
+            reader.close()
+            raise
+        self._close_reader()
+        self._kept_reader = reader
+        return records[0] if records and records[0].offset == offset else None
+
     async def append(self, records: Sequence[NewRecord]) -> Offset:
         producer = self._producer
         if self._renewal is not None:
@@ -283,6 +300,12 @@ class KafkaLog:
 
     async def close(self) -> None:
         self._discard()
+        self._close_reader()
+
+    def _close_reader(self) -> None:
+        if self._kept_reader is not None:
+            self._kept_reader.close()
+            self._kept_reader = None
 
     def _reader(self, start: Offset, fetch_bytes: int) -> PartitionReader:
         return PartitionReader(self._config, self._store.cluster, self._tp, start, fetch_bytes=fetch_bytes)

@@ -30,6 +30,7 @@ from dedupe.model.types import NewRecord, Offset
 from dedupe.storage.kafka.broker_connection import BrokerConnection, ConnectionPool
 from dedupe.storage.kafka.cluster import LATEST, KafkaCluster, transactional_id_of
 from dedupe.storage.kafka.config import Address, KafkaConfig
+from dedupe.storage.kafka.late_append import LateAppend
 from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
 from dedupe.storage.kafka.transactions import (
     ANSWER_S,
@@ -110,6 +111,7 @@ class FencedProducer:
         self._confirmed_at = -math.inf
         self._throttled_s = 0.0
         self._paused_until = 0.0
+        self._late = LateAppend(cluster, tp, config.request_timeout_s)
         self.marked = NO_PRODUCER
         """The producer of the marker that proves that a leader knows this producer's epoch."""
 
@@ -138,7 +140,7 @@ class FencedProducer:
 
     async def append(self, records: Sequence[NewRecord], *, expected: Offset) -> Offset:
         """
-        Append all records or none, within the request timeout.
+        Append all records or none, within the request timeout, or until another broker leads.
 
         A used-up quota of the brokers, and the coordinator's confirmation if it is due, come before it.
 
@@ -166,10 +168,9 @@ class FencedProducer:
             connection = self._connections.get(self._leader)
             if connection is None:
                 raise NotAppendedError("the connection to the leader has ended")
-            async with asyncio.timeout(self._config.request_timeout_s):
-                response = connection.send_encoded(self._produce.encode(batch))
-                is_in_doubt = True
-                produced = self._produce.decode(await response)
+            response = connection.send_encoded(self._produce.encode(batch))
+            is_in_doubt = True
+            produced = self._produce.decode(await self._late.answer(response, connection, self._leader))
             if produced.throttle_s:
                 self._note_throttle(connection, produced.throttle_s)
             is_in_doubt = produced.code not in REFUSED_CODES

@@ -134,6 +134,10 @@ class PartitionReader:
             await asyncio.sleep(max(self._throttled_s, RETRY_S))
             since += self._throttled_s
 
+    def seek(self, offset: Offset) -> None:
+        """Read from an offset on, on the same connection."""
+        self.position, self._fetched = offset, None
+
     async def control_markers(self, end: Offset) -> Markers:
         """
         Return the producers of the control batches that the leader shows in [position, end).

@@ -161,7 +161,9 @@ async def _create(store: KafkaStore, spec: TopicSpec, demands: Demands, replicat
     configs = list(demands.configs(replication_factor).items())
     topics: list[Any] = [(spec.name, spec.partitions, replication_factor, [], configs)]
     timeout_ms = round(store.config.request_timeout_s * 1000)
-    response = await store.cluster.send(controller, CreateTopicsRequest_v3(topics, timeout_ms, False))
+    response = await store.cluster.send(
+        controller, CreateTopicsRequest_v3(topics, timeout_ms, False), limit_s=store.config.request_timeout_s
+    )
     for _, code, message in response.topic_errors:
         if code == NOT_CONTROLLER:
             raise RetriableError(f"topic {spec.name} cannot be created: the controller has moved")

@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Set
 from typing import Any, TypeVar
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaConnectionError, for_code
+from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
 from aiokafka.protocol.transaction import (
     AddPartitionsToTxnRequest_v0,
     EndTxnRequest_v0,
@@ -179,7 +179,12 @@ class TransactionCoordinator:
 
     async def _send(self, address: Address, request: Any, patience: Patience) -> Any:
         name = type(request).__name__.partition("Request_")[0]
-        connection = await patience.connect(self._connections, address)
+        try:
+            connection = await patience.connect(self._connections, address)
+        except (KafkaError, OSError):
+            self._address = None
+            self._cluster.distrust(address)
+            raise
         paused_s = await connection.rest()
         self.throttled_s += paused_s
         patience.extend(paused_s)
@@ -190,6 +195,7 @@ class TransactionCoordinator:
         except KafkaConnectionError:
             connection.close()  # it may be dead
             self._address = None
+            self._cluster.distrust(address)
             raise
         self.unanswered -= takes_epoch
         return response

@@ -231,6 +231,14 @@ class Database:
         return errors
 
 
+def is_empty(path: Path) -> bool:
+    """Whether there is nothing of a database. Raises as `translate` does."""
+    try:
+        return not path.exists() or next(path.iterdir(), None) is None
+    except OSError as err:
+        translate(err, f"cannot open {path}")
+
+
 def destroy(path: Path) -> None:
     """Delete a database. Raises IndexCorruptError: it is open and nothing is deleted, or files remain."""
     if not path.exists():

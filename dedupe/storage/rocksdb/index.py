@@ -8,24 +8,22 @@ Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 """
 
 import asyncio
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 import structlog
 from rocksdict import WriteBatch
 
-from dedupe.decide.sessions import SessionCounts, SessionKey, SessionState
+from dedupe.decide.sessions import Listing, SessionCounts, SessionKey, SessionState
 from dedupe.decide.window import Step
 from dedupe.model.errors import ConfigurationError, GatewayError, IndexCorruptError, IndexUnavailableError
 from dedupe.model.identity import KEY_BYTES
 from dedupe.model.types import Entry, EventKey, Offset
-from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, WalFiles
+from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, Opening, WalFiles
 from dedupe.storage.rocksdb.bloom import BloomFilterCache
-from dedupe.storage.rocksdb.database import MIB, Database, Tuning, destroy, translate, tuning_for
+from dedupe.storage.rocksdb.database import MIB, Database, Tuning, destroy, is_empty, translate, tuning_for
 from dedupe.storage.rocksdb.format import (
     ENTRY,
     IDENTITY_KEY,
@@ -39,15 +37,14 @@ from dedupe.storage.rocksdb.format import (
     put_meta,
     read_steps,
 )
-from dedupe.storage.rocksdb.replay import WAL_BYTES_MAX, load, replay, time_limit_s
+from dedupe.storage.rocksdb.marks import check_not_disproved, note_disproved, note_proved, unproved
+from dedupe.storage.rocksdb.replay import Preparation
 from dedupe.storage.rocksdb.sessions import SessionTable
-from dedupe.storage.rocksdb.wal import check_wal, note_proved, unproved, wal_files
+from dedupe.storage.rocksdb.wal import wal_files
 
 LANE_BYTES_MIN = 4 * MIB
 """With less, a file would hold a few thousand keys, and each lookup would read hundreds of files."""
 
-REPLAYS_MAX = max(1, min(4, (os.cpu_count() or 1) - 1))
-"""Concurrent WAL replays. Each uses one processor; one is left for the lanes that serve."""
 CLOSERS = 4
 
 
@@ -76,7 +73,7 @@ class RocksStore:
             )
         self._tuning = tuning_for(lane_bytes, keys_max)
         self.open_files_max = lanes * self._tuning.open_files_max
-        self._replays = asyncio.Semaphore(REPLAYS_MAX)
+        self._preparation = Preparation()
         self._closers = ThreadPoolExecutor(CLOSERS, thread_name_prefix="index-close")
         self._closing: dict[Path, Future[None]] = {}
         self._damage: dict[Path, IndexCorruptError] = {}  # found by a replay; `open` raises it
@@ -89,31 +86,15 @@ class RocksStore:
             await asyncio.wait([closed])  # a cancellation does not cancel `closed`, as `await closed` would
             closed.exception()  # marks it as retrieved; `open` raises it
         self._damage.pop(path, None)
-        async with self._replays:
-            try:
-                await self._check_wal(path)
-                with suppress(OSError):  # `open` raises it
-                    await asyncio.to_thread(load, path)
-            except IndexCorruptError as err:
-                self._damage[path] = err
-            except OSError as err:
-                raise IndexUnavailableError(f"cannot prepare {path}: {err}") from err
+        try:
+            await self._preparation.run(path, self._tuning)
+        except IndexCorruptError as err:
+            self._damage[path] = err
+        except OSError as err:
+            raise IndexUnavailableError(f"cannot prepare {path}: {err}") from err
 
-    async def _check_wal(self, path: Path) -> None:
-        """Check the write-ahead log of an index that was not closed; replay a long one."""
-        files = wal_files(path)
-        if not files.size_bytes:
-            return
-        structlog.get_logger(__name__).info(
-            "index was not closed, its write-ahead log is checked and replayed",
-            path=str(path),
-            files=files.number,
-            size_bytes=files.size_bytes,
-        )
-        if files.size_bytes > WAL_BYTES_MAX:
-            await replay(path, self._tuning, limit_s=time_limit_s(path))
-        else:
-            await asyncio.to_thread(check_wal, path)
+    def opening(self, identity: IndexIdentity) -> Opening | None:
+        return self._preparation.progress_of(self._path(identity))
 
     def open(self, identity: IndexIdentity) -> "RocksIndex":
         """
@@ -182,7 +163,8 @@ class RocksIndex:
         self._steps: list[Step] = []
         self._unproved: list[Offset] = []
         try:
-            if _is_empty(path):
+            check_not_disproved(path)
+            if is_empty(path):
                 self._begin(0)
             else:
                 self._load(self._use(Database(path, tuning, is_new=False)))
@@ -226,6 +208,12 @@ class RocksIndex:
             translate(err, f"cannot write {self._path}")
         self._unproved = []
 
+    def note_disproved(self) -> None:
+        try:
+            note_disproved(self._path)
+        except OSError as err:
+            translate(err, f"cannot write {self._path}")
+
     @property
     def session_counts(self) -> SessionCounts:
         return self._sessions.counts
@@ -234,9 +222,13 @@ class RocksIndex:
         self._opened()
         return self._sessions.get(keys)
 
-    def oldest_sessions(self, count: int, *, evicted: bool) -> list[tuple[SessionKey, SessionState]]:
+    @property
+    def session_sizes(self) -> Mapping[bytes, int]:
+        return self._sessions.sizes
+
+    def oldest_sessions(self, count: int, listing: Listing) -> list[tuple[SessionKey, SessionState]]:
         self._opened()
-        return self._sessions.oldest(count, evicted=evicted)
+        return self._sessions.oldest(count, listing)
 
     def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
         self._opened()
@@ -381,13 +373,6 @@ def _destroy_after(closing: Future[None] | None, path: Path) -> None:
     if closing is not None:
         closing.exception()  # waits; what an earlier deletion could not do, this one tries again
     destroy(path)
-
-
-def _is_empty(path: Path) -> bool:
-    try:
-        return not path.exists() or next(path.iterdir(), None) is None
-    except OSError as err:
-        translate(err, f"cannot open {path}")
 
 
 def _write(database: Database, batch: WriteBatch, *, has_secondary_keys: bool = False) -> None:

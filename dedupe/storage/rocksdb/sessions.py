@@ -1,24 +1,33 @@
 """
-The client sessions of one lane, in column family `sessions`: a row for each, and their order of use.
+The client sessions of one lane, in column family `sessions`: a row for each, and the lists that have it.
 
     key                              value
-    "s" session key (32)             watermark, acknowledged, epoch, newest timestamp and offset, evicted
-                                     or not, then the bits above the watermark without leading zeros
+    "s" session key (32)             watermark, acknowledged, epoch, newest timestamp and offset, evicted or
+                                     not and by which offset, source hash, then the bits above the watermark
+                                     without leading zeros
     "l" newest offset, session key   empty; live sessions, oldest first
-    "e" newest offset, session key   empty; evicted sessions, oldest first
+    "o" source hash (8), newest      empty; live sessions of one source, oldest first
+        offset, session key
+    "e" offset, session key          empty; evicted sessions, those evicted first first
+    "z" source hash                  the number of its live sessions
 
 A row that cannot be decoded is an IndexCorruptError: the index is rebuilt from the log.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, cast
 
 from rocksdict import WriteBatch
 
 from dedupe.decide.sessions import (
+    EVICTED,
+    LIVE,
     NO_SESSIONS,
+    OF_SOURCE,
     SEQUENCES_AHEAD_MAX,
+    Listing,
     SessionCounts,
     SessionKey,
     SessionState,
@@ -27,14 +36,15 @@ from dedupe.decide.sessions import (
 from dedupe.model.errors import IndexCorruptError
 from dedupe.storage.rocksdb.database import Database, translate
 
-ROW_BYTES_MAX = 200
-"""The rows of one session: 33 and 41 bytes of keys, 41 to 105 of value."""
+ROW_BYTES_MAX = 250
+"""The rows of one session: 33, 41 and 49 bytes of keys, 57 to 121 of value."""
 
-_ROW = struct.Struct(">QQQqQ?")
+_ROW = struct.Struct(">QQQqQ?8sq")
 _COUNTS = struct.Struct(">QQqQ")
 _OFFSET = struct.Struct(">Q")
 _KEY_BYTES = 32
-_STATE, _LIVE, _EVICTED = b"s", b"l", b"e"
+_STATE, _SIZE = b"s", b"z"
+_NUMBER = struct.Struct(">Q")
 
 RECENT_MAX = 1_024
 """Sessions cached in memory, about 0.5 KB each: a request of a client reads its row twice."""
@@ -51,8 +61,10 @@ class SessionTable:
         self.counts = NO_SESSIONS
         self._recent: dict[SessionKey, SessionState | None] = {}
         """A cache of written rows, the latest last."""
-        self._first = {_LIVE: _LIVE, _EVICTED: _EVICTED}
-        """The first key of each order: a seek from there skips the tombstones of deleted rows."""
+        self.sizes: dict[bytes, int] = {}
+        """The number of live sessions of each source, by its hash."""
+        self._first: dict[Listing, bytes] = {}
+        """The first place of lists, which grow at their ends: a seek from there skips deleted rows."""
 
     def load(self) -> None:
         """Read the counts. Raises IndexCorruptError, and RocksDB's errors."""
@@ -61,6 +73,10 @@ class SessionTable:
             if len(stored) != _COUNTS.size:
                 raise IndexCorruptError(f"the number of sessions has {len(stored)} bytes")
             self.counts = SessionCounts._make(_COUNTS.unpack(stored))
+        for key, size in self._rows(_SIZE, _SIZE):
+            if len(size) != _NUMBER.size:
+                raise IndexCorruptError(f"the number of a source's sessions has {len(size)} bytes")
+            (self.sizes[key[len(_SIZE) :]],) = _NUMBER.unpack(size)
 
     def get(self, keys: Sequence[SessionKey]) -> list[SessionState | None]:
         recent = self._recent
@@ -73,11 +89,11 @@ class SessionTable:
             translate(err, f"cannot read the sessions of {self._database.path}")
         return [None if value is None else _decode(value) for value in values]
 
-    def oldest(self, count: int, *, evicted: bool) -> list[tuple[SessionKey, SessionState]]:
-        keys = self._oldest_keys(_EVICTED if evicted else _LIVE, count)
+    def oldest(self, count: int, listing: Listing) -> list[tuple[SessionKey, SessionState]]:
+        keys = self._oldest_keys(listing, count)
         states = [(key, state) for key, state in zip(keys, self.get(keys), strict=True) if state is not None]
         if len(states) != len(keys):
-            raise IndexCorruptError(f"{self._database.path} lacks a session of its order of use")
+            raise IndexCorruptError(f"{self._database.path} lacks a session of its lists")
         return states
 
     def of_client(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
@@ -90,19 +106,30 @@ class SessionTable:
         handle = self._database.sessions_handle
         for key, before, after in update.changes:
             if before is not None:
-                batch.delete(_place_of(key, before), handle)
+                for place in _places_of(key, before):
+                    batch.delete(place, handle)
             if after is None:
                 batch.delete(_STATE + key, handle)
             else:
-                place = _place_of(key, after)
-                self._first[place[:1]] = min(self._first[place[:1]], place)
                 batch.put(_STATE + key, _encode(after), handle)
-                batch.put(place, b"", handle)
+                for place in _places_of(key, after):
+                    batch.put(place, b"", handle)
+        for source_hash, size in update.sizes.items():
+            if size:
+                batch.put(_SIZE + source_hash, _NUMBER.pack(size), handle)
+            else:
+                batch.delete(_SIZE + source_hash, handle)
         batch.put(COUNTS_KEY, _COUNTS.pack(*update.counts), self._database.meta_handle)
 
     def written(self, update: SessionUpdate) -> None:
         """Update counts and cache after the batch of `put` was written."""
         self.counts = update.counts
+        for source_hash, size in update.sizes.items():
+            if size:
+                self.sizes[source_hash] = size
+            else:
+                self.sizes.pop(source_hash, None)
+                self._first.pop(OF_SOURCE + source_hash, None)
         recent = self._recent
         for key, _, after in update.changes:
             recent.pop(key, None)
@@ -110,47 +137,46 @@ class SessionTable:
         while len(recent) > RECENT_MAX:
             del recent[next(iter(recent))]
 
-    def _oldest_keys(self, prefix: bytes, count: int) -> list[SessionKey]:
-        """Return session keys in order of use."""
-        places = self._keys(prefix, self._first[prefix], count)
+    def _oldest_keys(self, listing: Listing, count: int) -> list[SessionKey]:
+        places = self._keys(listing, self._first.get(listing, listing), count)
         if places:
-            self._first[prefix] = places[0]
+            self._first[listing] = places[0]
         return [place[-_KEY_BYTES:] for place in places]
 
     def _keys(self, prefix: bytes, start: bytes, count: int) -> list[bytes]:
-        """Return keys from `start` on. Iterators end silently at corruption, so the status is checked."""
-        keys: list[bytes] = []
-        if count <= 0:
-            return keys
+        """Return at most `count` keys with a prefix, from `start` on."""
+        return [key for key, _ in islice(self._rows(prefix, start), count)] if count > 0 else []
+
+    def _rows(self, prefix: bytes, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield rows from `start` on. Iterators end silently at corruption, so the status is checked."""
         try:
             iterator = self._database.sessions.iter()
             try:
                 iterator.seek(start)
-                while len(keys) < count and iterator.valid() and (key := iterator.key()).startswith(prefix):
-                    keys.append(key)
+                while iterator.valid() and (key := iterator.key()).startswith(prefix):
+                    yield key, iterator.value()
                     iterator.next()
                 iterator.status()
             finally:
                 del iterator
         except Exception as err:
             translate(err, f"cannot read the sessions of {self._database.path}")
-        return keys
 
 
-def _place_of(key: SessionKey, state: SessionState) -> bytes:
-    """Return the key of a session in the order of use."""
-    return (_EVICTED if state.is_evicted else _LIVE) + _OFFSET.pack(state.last_offset) + key
+def _places_of(key: SessionKey, state: SessionState) -> list[bytes]:
+    """Return the places of a session in the lists that have it."""
+    place = _OFFSET.pack(state.listed_at) + key
+    listings = (EVICTED,) if state.is_evicted else (LIVE, OF_SOURCE + state.source_hash)
+    return [listing + place for listing in listings]
 
 
 def _encode(state: SessionState) -> bytes:
-    watermark, above, acknowledged_through, epoch, last_used_ms, last_offset, is_evicted = state
-    row = _ROW.pack(watermark, acknowledged_through, epoch, last_used_ms, last_offset, is_evicted)
-    return row + above.to_bytes((above.bit_length() + 7) // 8, "big")
+    watermark, above, *others = state
+    return _ROW.pack(watermark, *others) + above.to_bytes((above.bit_length() + 7) // 8, "big")
 
 
 def _decode(row: bytes) -> SessionState:
     if not _ROW.size <= len(row) <= _ROW.size + SEQUENCES_AHEAD_MAX // 8:
         raise IndexCorruptError(f"a session has {len(row)} bytes")
-    watermark, acknowledged_through, epoch, last_used_ms, last_offset, is_evicted = _ROW.unpack_from(row)
-    above = int.from_bytes(row[_ROW.size :], "big")
-    return SessionState(watermark, above, acknowledged_through, epoch, last_used_ms, last_offset, is_evicted)
+    watermark, *others = _ROW.unpack_from(row)
+    return SessionState(watermark, int.from_bytes(row[_ROW.size :], "big"), *others)

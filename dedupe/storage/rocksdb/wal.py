@@ -5,14 +5,12 @@ RocksDB replays the files that it finds, and stops at damage, which leaves an ol
 does not notice a file that ends early at a record's border, as after a power cut, or that was deleted before
 it was synced: later files are replayed behind the hole. Each record begins with its sequence number and count
 (WriteBatch in db/write_batch.cc), so a hole between two records shows. A hole before the first record does
-not: recovery has to look up the record before the first one that the write-ahead log has, see
-dedupe.partition.index_recovery.
+not, nor does a file of another index with the same numbers: recovery has to look up the record before the
+first one of each file, see dedupe.partition.index_recovery.
 
 Deleted files that were synced are detected by RocksDB itself, see dedupe.storage.rocksdb.database.
 """
 
-import errno
-import json
 import os
 import struct
 from collections.abc import Iterator
@@ -24,10 +22,7 @@ from dedupe.model.errors import IndexCorruptError
 from dedupe.model.identity import KEY_BYTES
 from dedupe.model.types import Offset
 from dedupe.storage.index import WalFiles
-
-UNPROVED = "UNPROVED"
-"""A file beside RocksDB's own: offsets that recovery must still check, as a JSON array. It outlives a process
-that ends between the replay, which deletes the write-ahead log, and the check."""
+from dedupe.storage.rocksdb.marks import explained, note_unproved
 
 _BLOCK_BYTES = 32 * 1024
 _FRAGMENT = struct.Struct("<IHB")  # checksum, length, type
@@ -58,9 +53,10 @@ def check_wal(path: Path) -> None:
         IndexCorruptError: it has a hole, or lies on a damaged disk.
         OSError: it cannot be read now.
     """
-    first_offset: Offset | None = None
+    first_offsets: list[Offset] = []
     following: int | None = None
-    for place in _files(path):
+    for place in wal_in_order(path):
+        first_offset: Offset | None = None
         try:
             with place.open("rb") as file:
                 for head, _ in _records(file):
@@ -74,62 +70,16 @@ def check_wal(path: Path) -> None:
                         )
                     following = sequence + count
         except OSError as err:
-            raise _explained(err, f"{place} cannot be read") from err
-    if first_offset is not None:
-        _note_unproved(path, first_offset)
+            raise explained(err, f"{place} cannot be read") from err
+        if first_offset is not None:
+            first_offsets.append(first_offset)
+    note_unproved(path, first_offsets)
 
 
-def unproved(path: Path) -> list[Offset]:
-    """
-    Return the offsets that the last unclean openings have noted.
-
-    Raises:
-        IndexCorruptError: the note is damaged.
-        OSError: it cannot be read now.
-    """
-    try:
-        noted = json.loads((path / UNPROVED).read_bytes())
-        return [int(offset) for offset in noted]
-    except FileNotFoundError:
-        return []
-    except OSError as err:
-        raise _explained(err, f"the note of what is unproved in {path} cannot be read") from err
-    except (ValueError, TypeError) as err:
-        raise IndexCorruptError(f"the note of what is unproved in {path} is damaged: {err}") from err
-
-
-def note_proved(path: Path) -> None:
-    """Forget the noted offsets. Raises OSError."""
-    (path / UNPROVED).unlink(missing_ok=True)
-
-
-def _note_unproved(path: Path, offset: Offset) -> None:
-    """Note an offset durably: what is replayed is deleted from the write-ahead log."""
-    noted = unproved(path)
-    if offset in noted:
-        return
-    temporary = path / f"{UNPROVED}.new"
-    with temporary.open("wb") as file:
-        file.write(json.dumps([*noted, offset]).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path / UNPROVED)
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _files(path: Path) -> list[Path]:
+def wal_in_order(path: Path) -> list[Path]:
     """Return the write-ahead files, oldest first; others have no number for a name."""
     files = [file for file in path.glob("*.log") if file.stem.isdecimal()]
     return sorted(files, key=lambda file: int(file.stem))
-
-
-def _explained(err: OSError, what: str) -> OSError | IndexCorruptError:
-    """Return the error of an access: a block that cannot be read will not be readable later either."""
-    return IndexCorruptError(f"{what}: {err}") if err.errno == errno.EIO else err
 
 
 def _records(file: BinaryIO) -> Iterator[tuple[bytes, int]]:

@@ -249,6 +249,11 @@ class SqliteLog:
             left -= len(records)
             batch_max = min(READ_GROWTH * batch_max, self._limits.read_records_max)
 
+    async def record_at(self, offset: Offset) -> LogRecord | None:
+        query = BatchQuery(self._place.first_id, offset, offset + 1, 1, self._limits.read_bytes_max)
+        _, records = await self._readers.run(query.run)
+        return records[0] if records else None
+
     async def has_same_topic(self) -> bool:
         """See PartitionLog; True, as the file is this process's alone."""
         return True

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from clients.python import gateway_client
-from clients.python.gateway_client import Client
+from clients.python.src.gateway_client import Client, delivery
 from tests.support.gateway_in_process import DAY_MS, URL, GatewayInProcess
 
 ClientFactory = Callable[..., Client]
@@ -25,8 +24,8 @@ def gateway(tmp_path: Path) -> Iterator[GatewayInProcess]:
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients hardly wait before they send, first and again."""
-    monkeypatch.setattr(gateway_client, "LINGER_S", 0.0)
-    monkeypatch.setattr(gateway_client, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(delivery, "LINGER_S", 0.0)
+    monkeypatch.setattr(delivery, "BACKOFF_S", 0.001)
 
 
 @pytest.fixture
@@ -34,8 +33,8 @@ def open_client(gateway: GatewayInProcess, tmp_path: Path, hurried: None) -> Ite
     """Open a client of the gateway, on one file unless told otherwise; it is closed after the test."""
     opened: list[Client] = []
 
-    def make(path: Path = tmp_path / "queue.db", **options: Any) -> Client:
-        client = Client(URL, "web", path, transport=gateway.transport, **options)
+    def make(path: Path = tmp_path / "queue.db", write_key: str = "web", **options: Any) -> Client:
+        client = Client(URL, write_key, path, transport=gateway.transport, **options)
         opened.append(client)
         return client
 

@@ -26,6 +26,7 @@ def main() -> None:
         print(json.dumps({"client": client.client_id}), flush=True)
         for n in range(int(count)):
             place = client.track(next(names), properties={"life": int(life), "n": n})
+            assert place is not None
             print(json.dumps(place._asdict()), flush=True)
             time.sleep(PACE_S)
         if not client.flush(FLUSH_S) or client.dead_letters():

@@ -4,6 +4,7 @@ the JavaScript client has given is in the log exactly once, and the gateway's ow
 """
 
 import asyncio
+import json
 import os
 import random
 import shutil
@@ -21,8 +22,10 @@ import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Error, Page, Playwright, async_playwright
 
 from app.ingest.client_sessions import is_ksuid
-from clients.python.gateway_client import _Batch, _Queued, _settlement
-from clients.python.gateway_client import judge as python_judge
+from clients.python.src.gateway_client.answers import Answer
+from clients.python.src.gateway_client.answers import judge as python_judge
+from clients.python.src.gateway_client.model import Batch, Place, Queued
+from clients.python.src.gateway_client.settlement import settlement_of
 from tests.e2e.sdks.browser_sdks import CHROMIUM, BrowserSDK, pages_served
 from tests.e2e.sdks.session import EVENTS_PER_FAULT, run_session, running
 from tests.support.fault_proxy import Fault, FaultProxy
@@ -372,24 +375,26 @@ async def test_both_clients_make_the_same_of_an_answer(context_page: Page, seed:
             answer["receipts"].append({"sequence": first + index})
         elif rng.random() < 0.9:
             answer["rejected"].append({"index": index, **rng.choice(rejections)})
-    queued = [_Queued(b'{"n":%d}' % index, rng.random() < 0.2) for index in range(count)]
+    queued = [Queued(b'{"n":%d}' % index, rng.random() < 0.2, 0) for index in range(count)]
     sent_before, doubtful = rng.randint(0, first + count), rng.randint(0, first + count)
-    batch = _Batch(1, "s", first, queued, sent_before, doubtful)
-    found = _settlement(batch, python_judge(batch, httpx.Response(200, json=answer)))
+    batch = Batch("c", "s", first, queued, sent_before, doubtful, is_last=False)
+    gateways = Answer(200, {"Gateway-Request-Id": "a-1"}, json.dumps(answer).encode())
+    found = settlement_of(batch, python_judge(batch, gateways))
     twin = {
         "session": "s",
         "sentBefore": sent_before,
         "doubtfulThrough": doubtful,
         "events": [
             {"sequence": first + index, "content": content.decode(), "hasId": has_id}
-            for index, (content, has_id) in enumerate(queued)
+            for index, (content, has_id, _) in enumerate(queued)
         ],
     }
     told = await context_page.evaluate(
         "([batch, answer]) => module.settlement(batch, module.judge(batch, answer))", [twin, answer]
     )
     assert told["done"] == found.done
-    assert [queued[moved["sequence"] - first] for moved in told["moved"]] == found.moved
+    moved = [moved["sequence"] for moved in told["moved"]]
+    assert [queued[at - first].moved_from(Place("s", at)) for at in moved] == found.moved
     assert [(letter["sequence"], letter["code"]) for letter in told["letters"]] == [
         (letter.place.sequence, letter.code) for letter in found.letters
     ]

@@ -4,7 +4,7 @@ has queued is stored once, or is a dead letter that says why not.
 """
 
 import random
-import sqlite3
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from clients.python.gateway_client import Client
+from clients.python.src.gateway_client import Client, ClosedError, DeadLetter
 from tests.e2e.clients.conftest import ClientFactory
 from tests.e2e.clients.test_python_client import TIMEOUT_S, use_sessions, wait_until_ended
 from tests.support.gateway_in_process import (
@@ -49,16 +49,19 @@ def gateway(tmp_path: Path) -> Iterator[GatewayInProcess]:
 class History:
     """One client's life, and what it has queued."""
 
-    def __init__(self, gateway: GatewayInProcess, open_client: ClientFactory, rng: random.Random) -> None:
-        self.gateway, self.open_client, self.rng = gateway, open_client, rng
+    def __init__(
+        self, gateway: GatewayInProcess, open_client: ClientFactory, rng: random.Random, path: Path
+    ) -> None:
+        self.gateway, self.open_client, self.rng, self.path = gateway, open_client, rng, path
         self.good: list[int] = []
         self.bad: list[int] = []
+        self.letters: list[DeadLetter] = []
         self.is_forgettable = False
         self.client: Client = open_client()
 
     def step(self) -> None:
         do = self.rng.choice(
-            [self.queue, self.queue, self.fail, self.fail, self.end, self.pass_time, self.evict]
+            [self.queue, self.queue, self.fail, self.fail, self.end, self.pass_time, self.evict, self.restore]
         )
         do()
 
@@ -69,7 +72,7 @@ class History:
         bad = {n for n in range(first, first + count) if self.rng.random() < 0.05}
         try:
             self.client.send_all([self.event(n, is_bad=n in bad) for n in range(first, first + count)])
-        except sqlite3.ProgrammingError:  # it has just been killed
+        except ClosedError:  # it has just been killed
             return
         self.bad += bad
         self.good += [n for n in range(first, first + count) if n not in bad]
@@ -98,9 +101,27 @@ class History:
             )
             self.is_forgettable = False
 
+    def restore(self) -> None:
+        """A backup is opened beside the original, perhaps after an eviction; both deliver what they have."""
+        self.end()
+        wait_until_ended(self.client)
+        backup = self.path.with_name(f"backup-{time.monotonic_ns()}.db")
+        shutil.copy(self.path, backup)
+        self.evict()
+        for path in self.rng.sample([self.path, backup], 2):
+            end = time.monotonic() + TIMEOUT_S
+            client = self.open_client(path)
+            while not client.flush(PATIENCE_S):
+                assert time.monotonic() < end
+                if not client._delivery._thread.is_alive():
+                    client = self.open_client(path)
+            self.letters += client.dead_letters()
+            client.close(timeout=0)
+        self.is_forgettable = True
+
     def revive(self) -> None:
         """Begin another process if the last one has ended."""
-        if self.client._is_closing or not self.client._thread.is_alive():
+        if not self.client._delivery._thread.is_alive():
             wait_until_ended(self.client)
             self.client = self.open_client()
 
@@ -117,7 +138,7 @@ class History:
 def test_every_event_is_stored_once_or_is_a_dead_letter(
     gateway: GatewayInProcess, open_client: ClientFactory, seed: int, tmp_path: Path
 ) -> None:
-    history = History(gateway, open_client, random.Random(seed))
+    history = History(gateway, open_client, random.Random(seed), tmp_path / "queue.db")
     for _ in range(STEPS):
         history.step()
     history.finish()
@@ -125,7 +146,10 @@ def test_every_event_is_stored_once_or_is_a_dead_letter(
     stored = [record.value["properties"]["n"] for record in gateway.stored()]
     stored = sorted(n for n in stored if n > 0)
     assert len(set(stored)) == len(stored), "an event is stored twice"
-    letters = {letter.event["properties"]["n"]: letter.code for letter in history.client.dead_letters()}
+    letters = {
+        letter.event["properties"]["n"]: letter.code
+        for letter in [*history.letters, *history.client.dead_letters()]
+    }
     expired = {n for n, code in letters.items() if code == "session_expired"}
     assert set(letters) - expired == set(history.bad) - expired
     assert set(history.good) <= set(stored) | expired

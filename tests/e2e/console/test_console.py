@@ -240,6 +240,13 @@ def test_a_group_is_shown_with_its_owners_and_who_is_silent(gateway: Gateway, op
     expect(page.locator(".facts")).to_contain_text("2 of 3 workers answer")
     expect(page.locator(".foot")).to_contain_text("asked: a")
 
+    states.answer(
+        page, "admin/v1/group", group | {"broken": ["a -> c: its certificate is not accepted: expired"]}
+    )
+    expect(state_of(page)).to_contain_text(
+        "Worker a does not reach c: its certificate is not accepted: expired."
+    )
+
 
 def test_an_empty_gateway_says_so_and_a_dead_one_too(folder: Path, open_page: Open) -> None:
     with Gateway(folder, {"GATEWAY_PARTITIONS": "2"}) as own:

@@ -5,16 +5,25 @@ The store is the disk: what was applied outlives an index that is closed or aban
 the test keeps the store. It can fail like a disk too, but only when told to, or by the rng it is given.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from dedupe.decide.sessions import NO_SESSIONS, SessionCounts, SessionKey, SessionState
+from dedupe.decide.sessions import (
+    EVICTED,
+    LIVE,
+    NO_SESSIONS,
+    OF_SOURCE,
+    Listing,
+    SessionCounts,
+    SessionKey,
+    SessionState,
+)
 from dedupe.decide.window import Step
 from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.model.types import Entry, EventKey, Offset
-from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, WalFiles
+from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, Opening, WalFiles
 from tests.support.sim.faults import OnFault, SimDice, ignore_fault
 
 UNSYNCED_MAX = 64
@@ -51,6 +60,7 @@ class _Disk:
     unsynced: deque[_Undo] = field(default_factory=lambda: deque(maxlen=UNSYNCED_MAX))
     is_damaged: bool = False
     unproved: tuple[Offset, ...] = ()
+    is_disproved: bool = False
 
     def forget(self, start: Offset) -> None:
         """Become the disk of a new, empty index."""
@@ -105,6 +115,7 @@ class MemoryStore:
 
     def __init__(self, rng: SimDice | None = None) -> None:
         self.has_room = True
+        self.openings: dict[Place, Opening] = {}
         self.on_fault: OnFault = ignore_fault
         self._rng = rng or SimDice()
         self._disks: dict[Place, _Disk] = {}
@@ -112,6 +123,10 @@ class MemoryStore:
 
     async def prepare(self, identity: IndexIdentity) -> None:
         """See IndexStore. There is nothing to wait for."""
+
+    def opening(self, identity: IndexIdentity) -> Opening | None:
+        """See IndexStore."""
+        return self.openings.get(_place_of(identity))
 
     def open(self, identity: IndexIdentity) -> "MemoryIndex":
         """
@@ -126,7 +141,7 @@ class MemoryStore:
             raise IndexUnavailableError(f"index of {place} is locked")
         self.check_room(place)
         disk = self._disks.setdefault(place, _Disk(identity))
-        if disk.is_damaged:
+        if disk.is_damaged or disk.is_disproved:
             raise IndexCorruptError(f"index of {place} is damaged")
         if disk.identity != identity:
             raise IndexCorruptError(f"index of {place} was built from another log or for other settings")
@@ -166,6 +181,10 @@ class MemoryStore:
         lost = set(offsets[-2 * entries : -entries])
         disk.entries = {key: entry for key, entry in disk.entries.items() if entry.offset not in lost}
         disk.unproved = (max(lost) + 1,)
+
+    def replace_entry(self, identity: IndexIdentity, key: EventKey, entry: Entry) -> None:
+        """Have an entry that no update has written."""
+        self._disks[_place_of(identity)].entries[key] = entry
 
     def drop_before(self, identity: IndexIdentity, offset: Offset) -> None:
         """Forget the oldest entries, as FIFO compaction does; none where there is no index."""
@@ -233,6 +252,9 @@ class MemoryIndex:
     def note_proved(self) -> None:
         self._disk.unproved = ()
 
+    def note_disproved(self) -> None:
+        self._disk.is_disproved = True
+
     def lookup(self, keys: Sequence[EventKey]) -> list[Entry | None]:
         entries = self._readable().entries
         return [entries.get(key) for key in keys]
@@ -245,9 +267,14 @@ class MemoryIndex:
         sessions = self._readable().sessions
         return [sessions.get(key) for key in keys]
 
-    def oldest_sessions(self, count: int, *, evicted: bool) -> list[tuple[SessionKey, SessionState]]:
-        rows = [row for row in self._readable().sessions.items() if row[1].is_evicted is evicted]
-        return sorted(rows, key=lambda row: (row[1].last_offset, row[0]))[:count]
+    @property
+    def session_sizes(self) -> Mapping[bytes, int]:
+        """Counted anew, and not as the updates say."""
+        return Counter(row.source_hash for row in self._disk.sessions.values() if not row.is_evicted)
+
+    def oldest_sessions(self, count: int, listing: Listing) -> list[tuple[SessionKey, SessionState]]:
+        listed = [row for row in self._readable().sessions.items() if _is_listed(row[1], listing)]
+        return sorted(listed, key=lambda row: (row[1].listed_at, row[0]))[:count]
 
     def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
         return sorted(row for row in self._readable().sessions.items() if row[0].startswith(client_hash))[
@@ -263,7 +290,7 @@ class MemoryIndex:
 
     def reset(self, start: Offset) -> None:
         assert not self._is_closed, "index is closed"
-        self._disk.is_damaged = self._has_failed = False
+        self._disk.is_damaged = self._disk.is_disproved = self._has_failed = False
         self._disk.forget(start)
 
     def covers(self, offset: Offset) -> bool:
@@ -286,3 +313,9 @@ class MemoryIndex:
 
 def _place_of(identity: IndexIdentity) -> Place:
     return identity.topic, identity.partition
+
+
+def _is_listed(state: SessionState, listing: Listing) -> bool:
+    if state.is_evicted:
+        return listing == EVICTED
+    return listing in (LIVE, OF_SOURCE + state.source_hash)

@@ -34,8 +34,9 @@ READ_RECORDS_MAX = 100
 
 OUTAGE_CALLS_MAX = 4
 LEADER = "broker"
-ANSWER_S = 8.0
-"""How long a process waits for an answer of a leader that gives none."""
+ANSWER_S, ASK_S = 8.0, 2.5
+"""How long a process waits for an answer of a leader that gives none: to an append, and to a question."""
+SENT_AGAIN_S = 0.25
 HANG_S = 0.05
 """How long a call hangs before it counts as not answered: long beside every pause of a simulated lane."""
 
@@ -65,6 +66,7 @@ class SimPartition:
         self.hidden_from: Offset | None = None  # readers do not see yet what is from here on
         self.outage_calls = 0  # so many calls are not taken
         self.is_stuck = False  # its replicas do not answer, and so no append is answered
+        self.replicas_s = 0.0  # how long they take, so that each append is answered as late
         self.refused_appends = 0  # so many appends are not taken
         self.record_bytes_max: int | None = None  # of a batch, keys and values
         self.refuses: Callable[[NewRecord], bool] = lambda _record: False  # for its content
@@ -195,6 +197,19 @@ class SimStore:
         other.leaders = self.leaders
         return other
 
+    def mend(self) -> None:
+        """Undo whatever is wrong with this connection."""
+        self.is_available = True
+        self.silent.clear()
+        self.drops_large.clear()
+        self.latency_s.clear()
+
+    def reach_as(self, other: "SimStore") -> None:
+        """Suffer what is wrong with another connection: the path is the machine's, not the process's."""
+        self.is_available = other.is_available
+        self.silent, self.drops_large = set(other.silent), set(other.drops_large)
+        self.latency_s = dict(other.latency_s)
+
     def create_topic(self, topic: str, partitions: int) -> None:
         """Make a topic that does not exist yet."""
         assert topic not in self._partitions
@@ -315,6 +330,13 @@ class SimLog:
             yield batch
             position, left = batch[-1].offset + 1, left - len(batch)
 
+    async def record_at(self, offset: Offset) -> LogRecord | None:
+        await self._call(RetriableError)
+        if offset >= self._partition.log_start:
+            for record in self._partition.between(offset, min(offset + 1, self._partition.high_watermark)):
+                return record
+        return None
+
     @property
     def leader(self) -> str:
         return self._store.leaders.get((self._topic, self._number), LEADER)
@@ -349,6 +371,8 @@ class SimLog:
             self._partition.hidden_from = base
         self._store.crashpoint("commit")
         await self._rng.step()
+        if self._partition.replicas_s:
+            await asyncio.sleep(self._partition.replicas_s)
         await self._answer_late()
         if base > self._expected:
             raise OutcomeUnknownError(f"the records landed at offset {base} instead of {self._expected}")
@@ -379,12 +403,21 @@ class SimLog:
             raise RecordsRefusedError(f"simulated: no batch of {size_bytes} bytes", is_for_size=is_for_size)
 
     async def _send_large(self, err: type[RetriableError]) -> None:
-        is_stuck = self._partition.is_stuck and err is OutcomeUnknownError
-        if is_stuck or self.leader in self._store.drops_large | self._store.silent:
-            await self._hear_nothing(err)
+        def is_lost() -> bool:
+            is_stuck = self._partition.is_stuck and err is OutcomeUnknownError
+            return is_stuck or self.leader in self._store.drops_large | self._store.silent
 
-    async def _hear_nothing(self, err: type[RetriableError]) -> None:
-        await asyncio.sleep(ANSWER_S)
+        await self._pass(is_lost, err)
+
+    async def _pass(self, is_lost: Callable[[], bool], err: type[RetriableError]) -> None:
+        """Be sent again until it arrives, as packets are; raise after the limit or once another one leads."""
+        leader, limit_s = self.leader, ANSWER_S if err is OutcomeUnknownError else ASK_S
+        for _ in range(int(limit_s / SENT_AGAIN_S)):
+            if not is_lost():
+                return
+            await asyncio.sleep(SENT_AGAIN_S)
+            if self.leader != leader:
+                break
         if err is OutcomeUnknownError:
             raise OutcomeUnknownError("simulated: the append was not answered", is_unanswered=True)
         raise err("simulated: no answer in time")
@@ -394,8 +427,8 @@ class SimLog:
         await self._rng.step()
         if self._store.latency_s:
             await asyncio.sleep(self._store.latency_s.get(self.leader, 0.0))
-        if self.leader in self._store.silent:
-            await self._hear_nothing(OutcomeUnknownError if refusal is NotAppendedError else refusal)
+        err = OutcomeUnknownError if refusal is NotAppendedError else refusal
+        await self._pass(lambda: self.leader in self._store.silent, err)
         partition, rng = self._partition, self._rng
         if self._strikes("hang"):
             await asyncio.sleep(HANG_S)

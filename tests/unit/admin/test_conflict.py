@@ -112,6 +112,7 @@ async def test_long_value_that_is_no_event_is_not_compared(value: bytes) -> None
         await differing(b'{"a":"%b"}' % (b"x" * EXACT_BYTES), value)
 
 
+@pytest.mark.regression("A conflict of large events held every request for half a second.")
 async def test_comparison_of_large_events_holds_no_loop() -> None:
     """In steps of bounded work: the longest is far below that of parsing an event."""
     one = orjson.dumps({"p": [1.5] * 200_000, "q": {str(number): number for number in range(20_000)}})

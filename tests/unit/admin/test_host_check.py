@@ -59,6 +59,7 @@ async def test_page_of_another_origin_changes_nothing(origin: str) -> None:
     assert (await ask("localhost:9090", Origin=origin)).status_code == 200
 
 
+@pytest.mark.regression("A page of another site could have a browser ask the admin port.")
 async def test_page_of_another_site_asks_nothing_unseen_but_may_link_here() -> None:
     for sent_for in ("empty", "image", "iframe"):
         headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": sent_for}

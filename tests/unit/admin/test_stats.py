@@ -168,6 +168,7 @@ async def test_refused_requests_are_told_by_source_code_and_library() -> None:
     jsonschema.validate(stats | {"refused_requests": told}, schema)
 
 
+@pytest.mark.regression("Statistics failed when a new source came while they were read.")
 def test_totals_are_read_in_another_thread_while_sources_come(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = AnswerCounts()
     for source in ("web", "app"):

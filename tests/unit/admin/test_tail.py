@@ -266,6 +266,7 @@ def test_what_is_kept_apart_is_bounded_in_events_and_bytes() -> None:
     assert sum(one.sample.size_bytes for one in kept) <= BYTES_MAX
 
 
+@pytest.mark.regression("Readers of the tail that left early kept their places for ever.")
 async def test_readers_that_leave_before_the_first_line_take_nobodys_place() -> None:
     app, sent = admin_of(), list[Message]()
     path = "/admin/v1/tail"

@@ -258,6 +258,7 @@ async def test_full_disk_is_told_once_and_tried_again(
     assert json.loads(folder.remembered)["keys"][1]["removed_ms"] == folder.clock.ms
 
 
+@pytest.mark.regression("A key that was forgotten came back when an older list was stored after it.")
 async def test_later_list_of_keys_is_not_replaced_by_an_earlier_one(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +281,7 @@ async def test_later_list_of_keys_is_not_replaced_by_an_earlier_one(
     assert answer(folder.start(), "key-of-a") == "unknown"
 
 
+@pytest.mark.regression("A key file that changed all the time was never read.")
 async def test_file_that_changes_all_the_time_is_read(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

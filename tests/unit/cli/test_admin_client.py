@@ -23,6 +23,7 @@ def answer_with(monkeypatch: pytest.MonkeyPatch, answer: httpx.Response) -> list
     return requests
 
 
+@pytest.mark.regression("The line end of a file became part of a token.")
 def test_line_end_of_a_file_is_no_part_of_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = answer_with(monkeypatch, httpx.Response(200, json={}))
     assert AdminClient("http://localhost", " secret\n").ask("/") == {}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.group import restart_risks, rows_of
+from app.cli.group import broken_links, restart_risks, rows_of
 
 
 def stats(
@@ -76,3 +76,18 @@ def test_rows_have_each_worker_with_its_own_risks() -> None:
         ["silent_worker"],
         ["silent_worker", "no_standby"],
     )
+
+
+def test_pairs_that_do_not_reach_each_other_are_shown_with_both_reasons_in_80_columns() -> None:
+    broken = [
+        "worker-0 -> worker-1: closed",
+        "worker-1 -> worker-0: its certificate is not accepted: certificate has expired",
+        "worker-1 -> worker-2: silent",
+    ]
+    lines = list(broken_links({"broken": broken}))
+    assert " ".join("\n".join(lines).split()) == (
+        f"worker-0 and worker-1 do not reach each other ({broken[0]}; {broken[1]}) "
+        f"worker-1 and worker-2 do not reach each other ({broken[2]})"
+    )
+    assert max(len(line) for text in lines for line in text.splitlines()) <= 80
+    assert list(broken_links({})) == [], "of a worker of an earlier version"

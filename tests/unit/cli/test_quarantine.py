@@ -46,6 +46,7 @@ def test_partition_that_does_not_serve_is_waited_for(monkeypatch: pytest.MonkeyP
     assert asked == [("/admin/v1/quarantine/0/3/replay", {"new_id": True, "to_source": "app"})] * 3
 
 
+@pytest.mark.regression("A replay stopped at the first error of a proxy.")
 def test_event_is_given_up_after_its_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = answer_with(monkeypatch, [RetriableError("it is full")] * TRIES_MAX)
     line = replayed()

@@ -23,6 +23,7 @@ def store_with(records: int) -> SimStore:
     return store
 
 
+@pytest.mark.regression("An operator could skip records that were not written yet.")
 async def test_range_ends_where_the_log_ends() -> None:
     store = store_with(3)
 

@@ -136,6 +136,23 @@ def test_verification_that_does_not_end_is_an_error(port: AdminPort, lines: list
     assert result.stderr.startswith("gateway: ")
 
 
+def test_verification_ends_when_its_time_is_over(port: AdminPort) -> None:
+    progress = {"type": "progress", "offset": 4, "records": 4, "differences": 0, "ratio": 0.4}
+    port.answers["/admin/v1/verify/0"] = [begin(0), *[progress] * 5, end(0)]
+    result = verified(port, "0", "--timeout", "0s")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "gateway: not all is verified in 0s: raise --rate, or --timeout\n"
+
+    assert verified(port, "0", "--timeout", "soon").exit_code == 2
+
+
+def test_progress_is_told_where_nobody_sees_a_bar(port: AdminPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.cli.progress.LINE_S", 0.0)
+    progress = {"type": "progress", "offset": 4, "records": 4, "differences": 0, "ratio": 0.4}
+    port.answers["/admin/v1/verify/0"] = [begin(0), progress, end(0)]
+    assert verified(port, "0").stderr == "gateway: 4 of 9 (44%)\n"
+
+
 def test_refusal_is_told_in_its_own_words(port: AdminPort) -> None:
     result = verified(port, "7")
     assert result.exit_code == 2

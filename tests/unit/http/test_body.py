@@ -175,6 +175,7 @@ async def test_looking_for_the_damage_takes_its_turns_and_keeps_the_bounds() -> 
     assert reservation.held == 1_000_000  # as its last bytes declare
 
 
+@pytest.mark.regression("A compressed body without Content-Encoding was refused.")
 @pytest.mark.parametrize(
     "encoding",
     [
@@ -286,6 +287,7 @@ async def test_bomb_is_refused_at_the_first_byte_too_many() -> None:
     assert memory.peak <= LIMITS.bytes_max
 
 
+@pytest.mark.regression("A stalled body held the memory that it had announced.")
 async def test_compressed_body_that_stalls_holds_nothing_but_what_it_sent() -> None:
     memory = BodyMemory(1_000_000)
     is_waiting = asyncio.Event()
@@ -363,6 +365,7 @@ def test_patience_ends_with_the_grace_or_the_rate() -> None:
     assert limits.patience_s(512 * 3_600) == 3_600
 
 
+@pytest.mark.regression("Phones with a slow uplink got a 503 at each try of a large body.")
 @pytest.mark.parametrize(
     ("size", "rate", "arrives"),
     [

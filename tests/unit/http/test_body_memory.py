@@ -178,6 +178,7 @@ async def test_size_limit_stands_before_memory() -> None:
         await read_body(receive, {b"content-length": b"1001"}, LIMITS, MemoryReservation(BodyMemory(1)), look)
 
 
+@pytest.mark.regression("Bodies that could not fit took the memory of those that did.")
 async def test_body_that_says_it_cannot_fit_is_refused_before_it_is_inflated() -> None:
     turns: list[int] = []
 

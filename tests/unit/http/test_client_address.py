@@ -49,6 +49,7 @@ def test_client_is_the_last_address_that_is_no_proxy(forwarded: list[str], clien
     assert PROXIES.client_of(forwarded_by(*forwarded)) == client
 
 
+@pytest.mark.regression("Behind a proxy that named no client all clients were one, and limited as one.")
 @pytest.mark.parametrize(
     "forwarded",
     [

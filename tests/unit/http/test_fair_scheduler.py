@@ -187,6 +187,7 @@ async def test_flood_waits_only_until_it_would_take_the_memory_of_others(crowd: 
     assert not next_one.done()
 
 
+@pytest.mark.regression("A request larger than a source's share was refused for ever.")
 async def test_one_request_may_wait_however_large_it_is(crowd: Crowd) -> None:
     await crowd.send("noisy", 1)
     (huge,) = await crowd.send("noisy", 1, body_bytes=WAITING_BYTES_MAX)

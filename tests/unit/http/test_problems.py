@@ -161,6 +161,7 @@ def test_error_without_an_answer_of_its_own_is_unforeseen(capsys: pytest.Capture
     assert orjson.loads(bytes(answer.body))["code"] == "internal"
 
 
+@pytest.mark.regression("An error that nobody foresaw cost a refusal its answer.")
 def test_unforeseen_error_is_logged_with_the_request_id_and_told(capsys: pytest.CaptureFixture[str]) -> None:
     told: list[str] = []
     watched = problems()

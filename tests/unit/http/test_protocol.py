@@ -110,6 +110,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.regression("Ended connections stayed in memory until the collector ran.")
 @pytest.mark.parametrize(
     "data",
     [
@@ -160,6 +161,7 @@ async def test_lost_connection_ends_every_request_on_it(caplog: pytest.LogCaptur
     assert (memory.used, caplog.records) == (0, [])
 
 
+@pytest.mark.regression("Refusals that were held back kept other clients out where connections ran short.")
 async def test_delayed_answer_is_sent_at_once_where_room_is_needed() -> None:
     memory, connections, penalties = BodyMemory(1_000), Connections(connections_max=2), Penalties(3_600)
 
@@ -217,6 +219,7 @@ async def test_trailers_are_not_kept() -> None:
     await settle()
 
 
+@pytest.mark.regression("Clients that a trusted proxy did not name shared one limit of requests.")
 async def test_requests_without_an_address_of_a_client_are_not_one_client_behind_a_trusted_proxy() -> None:
     memory, connections = BodyMemory(1_000), Connections(connections_max=16)  # a share of one request
     port, wires = port_over(connections, memory, "10.0.0.0/8"), [Wire("10.0.0.1") for _ in range(3)]

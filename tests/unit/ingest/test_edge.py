@@ -166,6 +166,39 @@ async def test_errors_of_the_core_become_answers(
         assert answer.headers["Gateway-Request-Id"] in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("err", "body", "status"),
+    [
+        (None, b'{"messageId":"1","writeKey":"k"}', 200),
+        (None, b'{"batch":[],"writeKey":"k"}', 200),
+        (None, b'{"messageId":"1","writeKey":"k","client":""}', 400),
+        (LaneSaturatedError("x"), b'{"messageId":"1","writeKey":"k"}', 429),
+        (OutcomeUnknownError("x"), b'{"messageId":"1","writeKey":"k"}', 503),
+        (KeyError("x"), b'{"messageId":"1","writeKey":"k"}', 503),
+    ],
+)
+async def test_every_answer_of_the_native_path_names_its_source_by_a_hash(
+    err: Exception | None, body: bytes, status: int
+) -> None:
+    router = ScriptedRouter(accept if err is None else failing(err))
+    answer = await post(edge_over(router), body)
+    assert answer.status_code == status
+    assert answer.headers["Gateway-Source"] == IDENTITY.source_hash("k").hex()
+    assert "Gateway-Source" in answer.headers["Access-Control-Expose-Headers"]
+    other = await post(edge_over(router), body.replace(b'"k"', b'"l"'))
+    assert other.headers["Gateway-Source"] != answer.headers["Gateway-Source"]
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"messageId":"1"}', b"{", b'{"messageId":"1","writeKey":"%b"}' % (b"k" * 999)]
+)
+async def test_an_answer_without_a_good_key_names_no_source(body: bytes) -> None:
+    answer = await post(edge_over(ScriptedRouter(accept)), body)
+    assert answer.status_code in (400, 401)
+    assert "Gateway-Source" not in answer.headers
+    assert "Gateway-Request-Id" in answer.headers
+
+
 async def test_outcomes_become_receipts_in_order() -> None:
     new, repeat, duplicate, conflict, *_ = Admission
     outcomes = Outcomes([new, repeat, duplicate, conflict, new], [7, 7, 3, 3, 8])
@@ -370,6 +403,7 @@ async def test_events_that_wait_for_their_commit_hold_their_memory() -> None:
     assert memory.used == 0
 
 
+@pytest.mark.regression("Refusals for want of memory were retried in a tight loop.")
 async def test_refusal_for_want_of_memory_is_held_back() -> None:
     memory = BodyMemory(1_000)
     memory.add(None, 1_000)
@@ -538,6 +572,7 @@ class Watching:
         pass
 
 
+@pytest.mark.regression("An idle connection of the tail held the events of requests that were over.")
 @pytest.mark.parametrize("decide", [accept, failing(OutcomeUnknownError("x")), failing(KeyError("x"))])
 async def test_events_that_were_watched_are_not_held_by_an_idle_connection(decide: Decide) -> None:
     scope = scope_of("/v1/events")  # uvicorn keeps it until the connection's next request

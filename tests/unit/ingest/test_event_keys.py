@@ -174,6 +174,7 @@ def test_client_session_has_one_source(gateway: GatewayInProcess) -> None:
     assert post(gateway, one, **CLIENT).status_code == 200
 
 
+@pytest.mark.regression("A batch of several keys with a large context was answered 503 at each try.")
 def test_batch_fields_too_large_to_be_merged_are_kept_once_under_the_first_key(
     gateway: GatewayInProcess,
 ) -> None:

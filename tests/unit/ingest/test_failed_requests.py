@@ -49,6 +49,7 @@ async def steps() -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.regression("A request that failed kept its events in memory.")
 @pytest.mark.parametrize(
     ("faults", "code"),
     [(SimFaults(unavailable=1.0), "not_appended"), (SimFaults(lose_reply=1.0), "outcome_unknown")],

@@ -241,6 +241,7 @@ def test_idempotency_key_makes_assigned_ids_repeatable() -> None:
     assert len({event.message_id for event in first.events}) == 3
 
 
+@pytest.mark.regression("An event without an id was stored again when its timestamp changed at each try.")
 @pytest.mark.parametrize("timestamp", ["2026-11-21T20:00:01Z", None, 5, ""])
 def test_idempotent_event_stays_the_same_whatever_its_timestamp_is_at_each_try(timestamp: object) -> None:
     arrival = Arrival("web", RECEIVED_MS, idempotency_key=b"order-17")
@@ -303,6 +304,7 @@ def test_type_that_no_table_could_have_for_a_key_is_rejected(event_type: object,
     assert orjson.loads(found.quarantined[0].value)["event"]["type"] == event_type
 
 
+@pytest.mark.regression("A type of null passed unchecked.")
 @pytest.mark.parametrize("own", [{}, {"type": None}])
 def test_type_of_the_path_is_judged_where_the_event_has_none(own: dict[str, Any]) -> None:
     arrival = Arrival("web", RECEIVED_MS, default_type="a\u0000")
@@ -491,6 +493,7 @@ def test_event_too_deep_to_be_written_is_kept_whole(levels: int, field: str) -> 
     assert list(stored) == sorted(["messageId", field])
 
 
+@pytest.mark.regression("A deep writeKey cost an event, depending on what else its batch said.")
 @pytest.mark.parametrize("levels", [7, 253, 254, 255, 256, 400, 1000])
 @pytest.mark.parametrize("field", ["writeKey", "receivedAt"])
 @pytest.mark.parametrize("brackets", [0, 20])
@@ -518,6 +521,7 @@ def test_json_of_any_depth_is_written(levels: int) -> None:
     assert sorted(dumps_any(document)) == sorted(text)
 
 
+@pytest.mark.regression("Small events that waited kept 4 KB each and were counted as their size.")
 @pytest.mark.parametrize("item", [{"messageId": "1"}, {"messageId": "1", "type": "x"}, 5], ids=repr)
 def test_values_that_wait_take_no_more_memory_than_is_counted(item: object) -> None:
     tracemalloc.start()
@@ -541,6 +545,7 @@ for levels in (255, 1000):
 """Documents of all sizes, some of which end just where the writer's buffer does."""
 
 
+@pytest.mark.regression("An event nested more than 254 deep and of a certain length ended the process.")
 def test_brackets_of_a_deep_document_end_within_the_writer_s_buffer() -> None:
     checked = os.environ | {"PYTHONMALLOC": "debug"}  # the interpreter ends where anything was written behind
     subprocess.run([sys.executable, "-c", OVERFLOWING], env=checked, check=True)
@@ -705,6 +710,7 @@ def test_address_is_added_where_there_is_none_and_changes_nothing_else(
 # ---- changed rules
 
 
+@pytest.mark.regression("A changed GATEWAY_FINGERPRINT_IGNORE turned retries into conflicts.")
 def test_event_has_the_fingerprints_of_the_rules_that_its_original_may_be_stored_under() -> None:
     def at(ignore: set[str], *earlier: set[str]) -> Event:
         by = Identifier(
@@ -762,6 +768,7 @@ def test_batch_level_fields_may_not_multiply(shared: dict[str, Any]) -> None:
     assert again.quarantined[0].key == more.quarantined[0].key
 
 
+@pytest.mark.regression("A retry from another address was refused for its size.")
 @pytest.mark.parametrize("size", [1_980, 1_981, 1_982])
 def test_growth_is_judged_alike_wherever_and_whenever_a_request_is_sent(size: int) -> None:
     limits = EventLimits(10_000, 6, request_bytes_max=10_000_000, growth_bytes_max=200_000)

@@ -175,6 +175,7 @@ def test_batch_whose_name_is_escaped_is_cut_like_any() -> None:
         assert read(body) == orjson.loads(body)
 
 
+@pytest.mark.regression("A large body with a hidden empty batch was read otherwise than the parser does.")
 @pytest.mark.parametrize(
     ("names", "told"),
     [
@@ -434,6 +435,7 @@ def test_item_that_is_too_large_as_sent_is_set_aside_and_its_batch_is_read() -> 
     assert items[1] == items[4] == Oversize("1", large.replace(b"s3cret", b""), "s3cret")
 
 
+@pytest.mark.regression("A large item held the loop beyond its turn.")
 def test_work_on_a_large_item_is_charged_with_its_size() -> None:
     turns = Turns()
     large = event(1, text="x" * (AT_ONCE_BYTES + 1))

@@ -281,6 +281,7 @@ def test_looking_for_events_takes_its_turns(body: bytes) -> None:
     assert max(after - before for before, after in pairwise(turns)) < 0.1
 
 
+@pytest.mark.regression("A replay of several batches gave events the fields of another batch.")
 @pytest.mark.parametrize("parse", PARSES)
 def test_events_of_several_batches_have_the_fields_of_their_own_and_stay_as_sent(parse: Parse) -> None:
     first = {"batch": [ONE], "context": {"app": 1}, "integrations": {"a": True}, "writeKey": "k"}

@@ -135,6 +135,7 @@ async def test_events_of_damaged_bytes_are_sent(content: bytes) -> None:
         assert [event.message_id for event in router.events] == ["m-1", "m-2"]
 
 
+@pytest.mark.regression("A replay took an object within a torn event for an event.")
 @pytest.mark.parametrize(
     "content",
     [

@@ -65,13 +65,14 @@ def test_outcomes_are_frozen() -> None:
 def test_what_a_group_sends_is_frozen() -> None:
     committed = Committed(1, 2, 3, LastRecord(1, b"k" * 16, 3), [b"k" * 16], [b"f" * 8], [None], [SESSION])
     assert packed(encode_committed(4, committed)).hex() == (
-        "99040102039301c4106b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b03c4106b6b6b6b6b6b6b6b6b6b6b6b6b6b"
+        "9b040102039301c4106b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b03c4106b6b6b6b6b6b6b6b6b6b6b6b6b6b"
         "6b6bc408666666666666666691c09196c41063636363636363636363636363636363c410737373737373"
-        "737373737373737373730301029202c40105"
+        "737373737373737373730301029202c401059090"
     )
     status = Status(3, frozenset({1, 2}), frozenset({2}), frozenset({1}), is_leaving=True)
     assert packed(status.encode()).hex() == "950392010291029101c3"
     assert packed(encode_rows([(b"k" * 32, SessionState(1, 2, 3, 4, 5, 6))])).hex() == (
-        "9192c4206b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b9701c4010203040506c2"
+        "9192c4206b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b6b9901c4010203040506c2c4"
+        "080000000000000000ff"
     )
     assert packed(encode_entry(Entry(5, b"f" * 8))).hex() == "9205c4086666666666666666"

@@ -65,6 +65,7 @@ async def test_lost_lane_lowers_the_share_and_none_is_not_ready(world: World, ro
     assert (await health_of(router)).status_code == 503
 
 
+@pytest.mark.regression("A gateway with a full disk said that it was ready.")
 async def test_full_disk_takes_nothing(router: Router) -> None:
     router.has_disk_room = False
     told = readiness_of(router)

@@ -209,6 +209,7 @@ def test_admin_port_that_others_reach_needs_a_token(monkeypatch: pytest.MonkeyPa
     assert load(Settings).admin.has_token
 
 
+@pytest.mark.regression("A token that no request could show was accepted as a setting.")
 @pytest.mark.parametrize("name", ["GATEWAY_ADMIN_TOKEN", "GATEWAY_ADMIN_READ_TOKEN"])
 @pytest.mark.parametrize("token", ["0123456789abcdef\n", " 0123456789abcdef", "0123456789abcd\u00e9f"])
 def test_token_that_no_header_can_have_is_refused_and_not_told(

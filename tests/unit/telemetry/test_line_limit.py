@@ -5,6 +5,7 @@ import logging
 import weakref
 from typing import Any
 
+import pytest
 import structlog
 
 from app.telemetry.line_limit import ALL_MAX, INTERVAL_S, KINDS_MAX, SAME_MAX, LineLimit
@@ -71,6 +72,7 @@ class Frame:
     """Stands for what an error's traceback holds."""
 
 
+@pytest.mark.regression("A library that logged a dict failed the limit of lines.")
 def test_a_library_may_log_whatever_it_likes_and_nothing_of_it_is_kept() -> None:
     limit = LineLimit(lambda: 0.0)
 

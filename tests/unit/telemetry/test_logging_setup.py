@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from socket import AF_UNIX, SOCK_SEQPACKET, socketpair
 
+import pytest
+
 REPOSITORY = Path(__file__).parents[3]
 
 LOGGING_PROCESS = """
@@ -19,6 +21,7 @@ logging.getLogger("library").warning("a library's")
 """
 
 
+@pytest.mark.regression("Log lines of workers mingled.")
 def test_each_line_is_written_at_once() -> None:
     ours, stderr = socketpair(AF_UNIX, SOCK_SEQPACKET)  # keeps apart what was written apart
     with ours, stderr:

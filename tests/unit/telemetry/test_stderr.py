@@ -36,6 +36,7 @@ def test_lines_are_written_in_order(pipe: tuple[int, int]) -> None:
     os.close(pipe[0])
 
 
+@pytest.mark.regression("A standard error that nobody read stopped the gateway.")
 def test_lines_for_a_reader_that_is_gone_are_lost(pipe: tuple[int, int]) -> None:
     os.close(pipe[0])
     stream = LossyStream(pipe[1])

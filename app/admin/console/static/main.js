@@ -49,6 +49,7 @@ function problemsOf(stats, group, all) {
   for (const [name, why] of Object.entries(group?.silent ?? {})) {
     found.push(["warn", `Worker ${name} does not answer: ${why}.`]);
   }
+  for (const link of group?.broken ?? []) found.push(["warn", `Worker ${link.replace(" -> ", " does not reach ")}.`]);
   for (const wrong of stats.wrong_settings ?? []) found.push(["warn", sentence(wrong)]);
   const quarantined = (stats.quarantine ?? []).filter((lane) => lane.last_error && lane.state !== "active");
   if (quarantined.length) found.push(["warn", "Quarantine does not serve: requests with a bad event wait."]);

@@ -22,7 +22,7 @@ def settle(members: list[Member]) -> Assignment:
         members = [
             found._replace(
                 serving=tuple(lane for lane in range(LANES) if told.owners[lane] == found.worker),
-                followed=tuple(lane for lane in range(LANES) if told.followers[lane] == found.worker),
+                followed=tuple(lane for lane in range(LANES) if found.worker in told.followers_of(lane)),
             )
             for found in members
         ]
@@ -146,6 +146,9 @@ def test_what_is_told_is_read_by_the_version_before(kind: type[Member] | type[As
             kind.decode(text)
 
 
+@pytest.mark.regression(
+    "Two workers that did not reach each other claimed each other's partitions again and again."
+)
 def test_of_two_that_do_not_reach_each_other_only_one_has_lanes() -> None:
     members = [member("a", serving=(0, 1), unreached=("b",)), member("b", serving=(2, 3, 4)), member("c")]
     told = settle(members)
@@ -178,8 +181,27 @@ def test_all_that_have_lanes_reach_each_other(unreached: list[set[str]]) -> None
     )
 
 
+@pytest.mark.regression("Without standbys a partition waited for ever for a worker that had followed it.")
 def test_without_standbys_lanes_move_at_once() -> None:
     told = assign([member("a", serving=tuple(range(LANES))), member("b")], LANES, standbys=False)
 
     assert sorted(Counter(told.owners).values()) == [4, 5]
     assert told.is_settled
+
+
+def test_all_are_told_which_members_do_not_reach_each_other_and_why() -> None:
+    members = [
+        member("a", unreached=("b", "gone"), why_unreached=("closed", "silent")),
+        member("b", unreached=("a", "c"), why_unreached=("its certificate has expired",)),
+        member("c"),
+    ]
+    assert assign(members, LANES).broken == (
+        "a -> b: closed",
+        "b -> a: its certificate has expired",
+        "b -> c: no answer",
+    )
+    many = [
+        member(f"w{n}", unreached=tuple(f"w{m}" for m in range(40)), why_unreached=("x" * 10_000,) * 40)
+        for n in range(40)
+    ]
+    assert len("".join(assign(many, LANES).broken)) < 5_000

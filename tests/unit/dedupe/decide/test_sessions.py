@@ -1,6 +1,7 @@
 """Claim: a session's state is what its records say, in a fixed size, however they are grouped."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from random import Random
 from typing import TypeVar
 
@@ -9,20 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedupe.decide.admission import SessionAdmission, admit
+from dedupe.decide.evictions import EndedSessions, evictions_of
+from dedupe.decide.session_update import expiry_update, session_update
 from dedupe.decide.sessions import (
     DAY_MS,
+    EVICTED,
+    LIVE,
     NO_SESSIONS,
     SEQUENCES_AHEAD_MAX,
     SessionPolicy,
     SessionRecord,
     SessionState,
     client_key,
-    expiry_update,
     keys_of,
     session_key,
-    session_update,
     with_record,
 )
+from dedupe.model.record import EVICTED_MAX
 from dedupe.model.types import Event, Progress, Session
 from dedupe.storage.index import IndexIdentity, IndexState, IndexUpdate
 from tests.support.sim.memory_index import MemoryIndex, MemoryStore
@@ -55,11 +59,7 @@ def follow(index: MemoryIndex, records: Sequence[SessionRecord], policy: Session
 
 
 def rows_of(index: MemoryIndex) -> dict[bytes, SessionState]:
-    return {
-        key: state
-        for evicted in (False, True)
-        for key, state in index.oldest_sessions(1_000, evicted=evicted)
-    }
+    return {key: state for listing in (LIVE, EVICTED) for key, state in index.oldest_sessions(1_000, listing)}
 
 
 # ---- one session
@@ -148,40 +148,6 @@ def test_state_says_what_a_set_of_sequences_would(sequences: list[int], acknowle
 # ---- many sessions
 
 
-def test_sessions_beyond_the_bound_are_evicted_the_one_used_longest_ago_first() -> None:
-    index = opened()
-    policy = SessionPolicy(lease_ms=1_000, sessions_max=2)
-
-    follow(
-        index,
-        [
-            SessionRecord(0, 0, session_of(2, 1)),
-            SessionRecord(1, 0, session_of(1, 2)),
-            SessionRecord(2, 0, session_of(1, 1)),
-            SessionRecord(3, 0, session_of(1, 3)),
-        ],
-        policy,
-    )
-
-    one, two, three = index.sessions([session_key(session_of(1, name)) for name in (1, 2, 3)])
-    assert one
-    assert two
-    assert three
-    assert [one.is_evicted, two.is_evicted, three.is_evicted] == [False, True, False]
-    assert (two.watermark, two.above) == (1, 0)
-    assert index.session_counts[:2] == (2, 1)
-
-
-def test_as_many_evicted_sessions_are_known_as_live_ones() -> None:
-    index = opened()
-    policy = SessionPolicy(lease_ms=1_000, sessions_max=2)
-
-    follow(index, [SessionRecord(n, 0, session_of(1, n)) for n in range(10)], policy)
-
-    assert index.session_counts[:2] == (2, 2)
-    assert [key[-1] for key in rows_of(index)] == [8, 9, 6, 7]
-
-
 def test_live_sessions_with_something_missing_are_counted() -> None:
     index = opened()
     policy = SessionPolicy(lease_ms=1_000, sessions_max=2)
@@ -189,12 +155,13 @@ def test_live_sessions_with_something_missing_are_counted() -> None:
         (session_of(2, 1), 1),
         (session_of(1, 2), 1),
         (session_of(5, 2), 2),
-        (session_of(1, 3), 1),  # makes the first one expire
+        (session_of(1, 3), 1),  # evicts the first one
         (session_of(6, 2, acknowledged=4), 0),
         (session_of(9, 3), 1),
     ]
     for offset, (session, with_gaps) in enumerate(steps):
-        follow(index, [SessionRecord(offset, 0, session)], policy)
+        evicted = [session_key(session_of(1, 1))] if offset == 3 else []
+        follow(index, [SessionRecord(offset, 0, session, evicted=evicted)], policy)
         assert index.session_counts.with_gaps == with_gaps
     expired = expiry_update(index, policy.remembered_ms + 1, policy, 10)
     assert expired is not None
@@ -239,7 +206,9 @@ def test_session_too_old_to_be_known_begins_anew() -> None:
 def test_what_is_too_old_to_be_known_is_deleted_in_steps() -> None:
     index = opened()
     policy = SessionPolicy(lease_ms=1_000, sessions_max=3)
-    follow(index, [SessionRecord(n, n, session_of(1, n)) for n in range(5)], policy)
+    records = [SessionRecord(n, n, session_of(1, n)) for n in range(5)]
+    evicted = [session_key(session_of(1, n)) for n in range(2)]
+    follow(index, [*records[:4], records[4]._replace(evicted=evicted)], policy)
     now_ms = policy.remembered_ms + 4
 
     first = expiry_update(index, now_ms, policy, 2)
@@ -252,17 +221,6 @@ def test_what_is_too_old_to_be_known_is_deleted_in_steps() -> None:
 
     assert [key[-1] for key in rows_of(index)] == [4]
     assert expiry_update(index, now_ms, policy, 10) is None
-
-
-def test_bound_is_kept_by_one_update_of_clients_that_all_use_epochs() -> None:
-    index = opened()
-    policy = SessionPolicy(lease_ms=1_000, sessions_max=100)
-
-    sessions = [session_of(1, epoch=1)._replace(client_hash=n.to_bytes(16, "big")) for n in range(500)]
-
-    follow(index, [SessionRecord(n, 0, session) for n, session in enumerate(sessions)], policy)
-
-    assert index.session_counts[:2] == (100, 100)
 
 
 SENT = st.lists(
@@ -280,9 +238,32 @@ def admitted(index: MemoryIndex, sent: Sequence[Session], policy: SessionPolicy)
     return [recorded for recorded in sessions.recorded if recorded is not None]
 
 
+def committed(
+    index: MemoryIndex,
+    new: Sequence[Session],
+    policy: SessionPolicy,
+    ended: EndedSessions | None = None,
+    *,
+    first: int,
+) -> list[SessionRecord]:
+    """Return the records of a commit, with the sessions that its lane's owner evicts."""
+    own = [(session, source_of(session)) for session in new]
+    keys = iter(evictions_of(index, own, ended or EndedSessions(), policy).keys)
+    return [
+        SessionRecord(first + i, 0, session, source_of(session), list(islice(keys, EVICTED_MAX)))
+        for i, session in enumerate(new)
+    ]
+
+
+def source_of(session: Session) -> bytes:
+    """Return the hash of a client's source, of which there are three."""
+    return bytes([session.client_hash[0] % 3]) * 8
+
+
 @given(SENT, st.integers(1, 12), st.randoms(use_true_random=False))
 def test_sessions_do_not_depend_on_how_records_are_grouped(sent, sessions_max, random) -> None:  # type: ignore[no-untyped-def]
     """Live commits and a replay group records differently."""
+    ended = EndedSessions()
     policy = SessionPolicy(lease_ms=1_000, sessions_max=sessions_max)
     live, replayed = opened(), opened()
     records: list[SessionRecord] = []
@@ -292,9 +273,13 @@ def test_sessions_do_not_depend_on_how_records_are_grouped(sent, sessions_max, r
             [session_of(s, name, client=c, epoch=e, acknowledged=a) for name, c, s, e, a in batch],
             policy,
         )
-        commit = [SessionRecord(len(records) + i, 0, session) for i, session in enumerate(new)]
+        commit = committed(live, new, policy, ended, first=len(records))
         follow(live, commit, policy)
         records += commit
+        for record in random.sample(commit, len(commit) // 2):
+            (state,) = live.sessions([session_key(record.session)])
+            assert state is not None
+            ended.note(session_key(record.session), state.last_offset)
     for group in groups(records, random):
         follow(replayed, group, policy)
 

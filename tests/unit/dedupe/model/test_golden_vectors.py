@@ -38,6 +38,11 @@ def test_shortest_and_longest_secret(vector: dict[str, str]) -> None:
     assert identity.message_key("web", "id-1").hex() == vector["message_key_of_web_id_1"]
 
 
+@pytest.mark.parametrize("vector", VECTORS["source_hashes"])
+def test_source_hash(vector: dict[str, str]) -> None:
+    assert IDENTITY.source_hash(vector["source"]).hex() == vector["hash"]
+
+
 @pytest.mark.parametrize("vector", VECTORS["message_keys"])
 def test_message_key_and_partition(vector: dict[str, Any]) -> None:
     key = IDENTITY.message_key(vector["source"], vector["message_id"])

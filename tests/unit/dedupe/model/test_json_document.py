@@ -17,16 +17,17 @@ from dedupe.model.json_document import (
     mend_surrogates,
     read_document,
 )
-from dedupe.model.json_number import Number, replace_numbers
+from dedupe.model.json_number import STORED, NumberReading
 
 
 def stored(document: object) -> object:
     """Return a document as it is read from the log."""
     nest = [document]
-    replace_numbers(nest, Number.stored)
+    NumberReading(nest, STORED).all()
     return orjson.loads(orjson.dumps(nest))[0]
 
 
+@pytest.mark.regression("A string cut in the middle of an emoji cost its batch a 400.")
 @pytest.mark.parametrize(
     ("document", "text"),
     [
@@ -63,6 +64,7 @@ def test_work_on_one_document_is_bounded() -> None:
     assert orjson.loads(mend_surrogates(document.replace(rb"\ud83d", b"", 1))) == "\ufffd" * (ESCAPES_MAX - 1)
 
 
+@pytest.mark.regression("NaN cost a batch a 400.")
 @pytest.mark.parametrize(
     ("document", "found"),
     [

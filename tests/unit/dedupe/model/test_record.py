@@ -8,6 +8,7 @@ from dedupe.decide.sessions import SEQUENCES_AHEAD_MAX
 from dedupe.model.errors import LogCorruptError
 from dedupe.model.identity import Identity
 from dedupe.model.record import (
+    EVICTED_MAX,
     FLAG_ID_ASSIGNED,
     FLAG_NOT_IDEMPOTENT,
     FLAG_SESSION,
@@ -178,6 +179,7 @@ def test_other_records_are_read(record: NewRecord) -> None:
     parse_identity(committed(record))
 
 
+@pytest.mark.regression("A record that was changed in the log was served as the original.")
 @pytest.mark.parametrize("record", [pytest.param(record, id=name) for name, record in CHANGED.items()])
 def test_records_that_were_changed_are_refused(record: NewRecord) -> None:
     with pytest.raises(LogCorruptError, match="offset 42"):
@@ -238,3 +240,17 @@ def test_session_record_is_routed_by_its_client() -> None:
 
         assert partition_of(event.session.client_hash, PARTITIONS) == event.partition  # type: ignore[union-attr]
         assert is_identified_by(record, found, IDENTITY, partition=event.partition, partitions=PARTITIONS)
+
+
+@pytest.mark.parametrize("count", range(EVICTED_MAX + 1))
+def test_record_says_which_sessions_are_evicted(count: int) -> None:
+    session = Session(b"c" * 16, b"s" * 16, 3)
+    event = Event(b"k" * 16, 0, b"f" * 8, "web", "id", b"{}", session=session)
+    evicted = tuple(bytes([n]) * 32 for n in range(count))
+
+    record = build_record(event, lane_seq=0, timestamp_ms=9, recorded=session, evicted=evicted)
+
+    found = parse_identity(committed(record))
+    assert (found.evicted, found.session, found.flags) == (evicted, session, FLAG_SESSION)
+    plain = build_record(event, lane_seq=0, timestamp_ms=9, recorded=session)
+    assert len(dict(record.headers)["gw"]) == len(dict(plain.headers)["gw"]) + 32 * count

@@ -2,6 +2,8 @@
 
 from random import Random
 
+import pytest
+
 from dedupe.model.errors import FencedError, RetriableError
 from dedupe.partition.context import LaneTimes
 from dedupe.partition.health import LaneHealth
@@ -56,6 +58,7 @@ def test_lane_knows_whether_a_fencing_was_what_it_failed_of() -> None:
     assert not served.health.is_fenced
 
 
+@pytest.mark.regression("A lane that had served for days was lost by its second fencing.")
 def test_long_service_forgives_a_fencing_however_it_ended() -> None:
     served = Served()
     served.fail(FencedError(), after_s=1000)

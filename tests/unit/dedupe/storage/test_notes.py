@@ -100,6 +100,7 @@ def test_retry_is_compared_by_the_rule_that_its_original_was_stored_under() -> N
     assert verdicts.admissions == [Admission.DUPLICATE, Admission.CONFLICT]
 
 
+@pytest.mark.regression("A note of somebody else ended a start with a traceback.")
 @pytest.mark.parametrize("read", [Pin.decode, Skips.decode, FingerprintRule.decode])
 @pytest.mark.parametrize("text", ["", "{", "17", '[["a"]]'])
 def test_note_that_no_gateway_wrote_is_refused_in_a_sentence(

@@ -24,6 +24,7 @@ def store() -> SimStore:
     return store
 
 
+@pytest.mark.regression("Two first starts replaced each other's pin.")
 async def test_pin_of_another_process_is_not_replaced(store: SimStore) -> None:
     await pin(store, TOPICS, THEIRS)
 
@@ -77,6 +78,7 @@ async def test_log_has_no_session_from_its_beginning_until_the_first(store: SimS
     assert [await notes.may_have(0), await notes.may_have(1)] == [True, False]
 
 
+@pytest.mark.regression("A gateway took back the note that a log has sessions.")
 async def test_gateway_that_found_the_log_empty_a_while_ago_takes_no_session_back(store: SimStore) -> None:
     notes = SessionNotes(store, "events")
     await notes.begin_log(0)

@@ -189,6 +189,7 @@ async def test_pool_has_one_connection_to_each_broker_and_replaces_one_that_ende
     assert not second.is_usable
 
 
+@pytest.mark.regression("A connection with an answer on its way was taken for idle and replaced.")
 async def test_pool_replaces_an_idle_connection_and_none_whose_answer_is_on_its_way(broker: Broker) -> None:
     pool, address = ConnectionPool(kafka_config("")), Address(HOST, broker.port)
     first = await pool.connect(address)
@@ -204,6 +205,7 @@ async def test_pool_replaces_an_idle_connection_and_none_whose_answer_is_on_its_
     pool.close()
 
 
+@pytest.mark.regression("A closed pool of connections kept one that was still connecting.")
 async def test_pool_that_was_closed_connects_to_nobody(broker: Broker) -> None:
     pool, address = ConnectionPool(kafka_config("")), Address(HOST, broker.port)
     connecting = asyncio.create_task(pool.connect(address))

@@ -33,6 +33,7 @@ async def test_topic_that_cannot_be_described_now_is_not_called_missing(
         await cluster_that_says(LEADER_NOT_AVAILABLE, 0, monkeypatch).partitions_of("events")
 
 
+@pytest.mark.regression("A broker's name that no host can have ended the search for brokers.")
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example"])
 async def test_name_that_no_host_can_have_is_out_of_reach_and_stops_no_other(host: str) -> None:
     cluster = KafkaCluster(kafka_config(f"{host}:9092,{host}:9093"))

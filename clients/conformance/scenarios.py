@@ -1,0 +1,246 @@
+"""The scenarios of a conformance run: what happens between a client and the gateway, and what must hold."""
+
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from clients.conformance.harness_process import Harness
+from clients.conformance.proxy import (
+    CUT_ANSWER,
+    LOSE_ANSWER,
+    LOSE_REQUEST,
+    PASS,
+    Canned,
+    Fault,
+    Proxy,
+    size_of,
+)
+from tests.support.processes import HOST
+
+SESSIONS_MAX = 40
+"""Of the gateway of a run: so many other sessions evict those of a client."""
+
+FLUSH_S = 40.0
+ODD_ANSWERS = (
+    Canned(200, b"<html>Please log in</html>"),
+    Canned(200, b'{"success":true,"receipts":[]}'),
+    *(Canned(200, content, is_gateways=True) for content in (b"", b"{}", b"null", b"[1]", b"[" * 100_000)),
+    Canned(200, b'{"receipts":[{"sequence":[1]}],"rejected":[{"index":{}}]}', is_gateways=True),
+    Canned(200, b'{"rejected":[{"index":0}]}', is_gateways=True),
+    *(Canned(status, b'{"code":1020}') for status in (302, 400, 401, 403, 404, 405, 407, 408, 410, 415, 429)),
+    *(Canned(status, b"") for status in (500, 502, 503, 504)),
+    Canned(503, b'{"code":"code_of_2030","message":"x"}', is_gateways=True),
+)
+
+
+class World:
+    """A proxy, a gateway behind it, and the client of one scenario."""
+
+    def __init__(self, proxy: Proxy, command: str, folder: Path, name: str) -> None:
+        self.proxy, self.folder, self.name = proxy, folder, name
+        self.rng = random.Random(name)
+        self.told: set[str] = set()
+        self._command = command
+        self._numbers = count(1)
+
+    def open(self, place: str = "client", *, key: str = "conformance") -> Harness:
+        """Start the client on the queue of a place."""
+        return Harness(self._command, url=self.proxy.url, key=key, folder=self.folder / place)
+
+    def track(self, harness: Harness, number: int, **fields: Any) -> list[str]:
+        """Have the client confirm so many events; return their names."""
+        names = [f"{self.name}-{next(self._numbers)}" for _ in range(number)]
+        harness.track([{"type": "track", "event": name, "userId": "u", **fields} for name in names])
+        self.told.update(names)
+        return names
+
+    def answer(self, faults: Iterator[Fault]) -> None:
+        """Answer the next requests in these ways, and pass what comes after them."""
+        self.proxy.choose = lambda _request: next(faults, PASS)
+
+    def sometimes(self, *faults: Fault) -> None:
+        """Answer every second request in one of these ways."""
+        self.proxy.choose = lambda _request: self.rng.choice(faults) if self.rng.random() < 0.5 else PASS
+
+    def evict(self) -> None:
+        """Use so many other sessions that those of the client are evicted."""
+        url = f"http://{HOST}:{self.proxy.upstream_port}"
+        with httpx.Client(base_url=url, auth=("conformance", "")) as http:
+            for number in range(2 * SESSIONS_MAX):
+                session = f"{self.rng.randrange(10**13):013d}{number:014d}"
+                headers = {"Gateway-Client": "others", "Gateway-Session": session}
+                body = {"batch": [{"event": "other"}], "firstSequence": 1}
+                http.post("/v1/events", json=body, headers=headers).raise_for_status()
+
+
+def must(is_so: bool, says: str) -> None:
+    """Raise AssertionError with what does not hold."""
+    if not is_so:
+        raise AssertionError(says)
+
+
+def deliver(world: World, harness: Harness) -> None:
+    """Let everything pass until nothing waits."""
+    must(harness.flush(FLUSH_S), f"flush is not true within {FLUSH_S:.0f} s")
+
+
+def plain(world: World) -> None:
+    """250 events, in order and in batches."""
+    harness = world.open()
+    world.track(harness, 250)
+    deliver(world, harness)
+    harness.close()
+
+
+def lost_answers(world: World) -> None:
+    """Answers and requests are lost, and answers cut."""
+    harness = world.open()
+    world.sometimes(LOSE_ANSWER, LOSE_REQUEST, CUT_ANSWER)
+    for _ in range(12):
+        world.track(harness, 30)
+        harness.flush(0.3)
+    world.proxy.choose = lambda _request: PASS
+    deliver(world, harness)
+    harness.close()
+
+
+def odd_answers(world: World) -> None:
+    """Every answer that is no verdict of the gateway's, one after the other."""
+    harness = world.open()
+    for answer in ODD_ANSWERS:
+        world.answer(iter([answer]))
+        world.track(harness, 2)
+        must(harness.flush(FLUSH_S), f"after {answer} the queue stands still")
+        must(not harness.dead_letters(), f"{answer} makes dead letters")
+    harness.close()
+
+
+def endless_answer(world: World) -> None:
+    """An answer without an end."""
+    harness = world.open()
+    world.answer(iter([Canned(200, None, is_gateways=True)]))
+    world.track(harness, 2)
+    deliver(world, harness)
+    harness.close()
+
+
+def small_proxy(world: World) -> None:
+    """A proxy that takes 20 KB: batches are halved, and what is larger alone is a dead letter."""
+    harness = world.open()
+    refused = Canned(413, b"<html>Too large</html>")
+    world.proxy.choose = lambda request: refused if size_of(request) > 20_000 else PASS
+    world.track(harness, 60, properties={"text": random.Random(1).randbytes(900).hex()})
+    (large,) = world.track(harness, 1, properties={"text": random.Random(2).randbytes(40_000).hex()})
+    world.track(harness, 5)
+    deliver(world, harness)
+    letters = [letter["event"]["event"] for letter in harness.dead_letters()]
+    must(letters == [large], f"dead letters are {letters}, not [{large!r}]")
+    world.told.discard(large)
+    harness.close()
+
+
+def poison(world: World) -> None:
+    """Events that the gateway rejects, between good ones."""
+    harness = world.open()
+    world.track(harness, 3)
+    (bad,) = world.track(harness, 1, type=5)
+    world.track(harness, 3)
+    deliver(world, harness)
+    letters = [(letter["event"]["event"], letter["code"]) for letter in harness.dead_letters()]
+    must(letters == [(bad, "type_invalid")], f"dead letters are {letters}")
+    world.told.discard(bad)
+    harness.close()
+
+
+def wrong_key_for_a_while(world: World) -> None:
+    """The gateway refuses the key three times, then not."""
+    harness = world.open()
+    refused = Canned(401, b'{"code":"invalid_write_key","message":"x"}', is_gateways=True)
+    world.answer(iter([refused] * 3))
+    world.track(harness, 5)
+    end = time.monotonic() + FLUSH_S
+    while not harness.flush(2.0):  # each flush tries at once
+        must(time.monotonic() < end, "the queue stands still after 401")
+    harness.close()
+
+
+def killed(world: World) -> None:
+    """The client is killed again and again, in the middle of whatever it does."""
+    world.sometimes(LOSE_ANSWER, LOSE_REQUEST)
+    for _ in range(5):
+        harness = world.open()
+        for _ in range(world.rng.randint(1, 4)):
+            world.track(harness, world.rng.randint(1, 40))
+        time.sleep(world.rng.random() / 2)
+        harness.kill()
+    world.proxy.choose = lambda _request: PASS
+    harness = world.open()
+    deliver(world, harness)
+    harness.close()
+
+
+def evicted(world: World) -> None:
+    """The gateway evicts the session between two batches, and after answers that were lost."""
+    harness = world.open()
+    world.track(harness, 10)
+    deliver(world, harness)
+    world.evict()
+    world.track(harness, 10)
+    deliver(world, harness)
+    world.proxy.choose = lambda _request: LOSE_ANSWER
+    world.track(harness, 10)
+    harness.flush(1.0)
+    world.evict()
+    world.proxy.choose = lambda _request: PASS
+    world.track(harness, 10)
+    deliver(world, harness)
+    must(not harness.dead_letters(), "there are dead letters")
+    harness.close()
+
+
+def restored_backup(world: World) -> None:
+    """Two copies of one queue are live at once, and the session in which both have events was evicted."""
+    for number, is_evicted in enumerate((False, True)):
+        first, copy = f"phone-{number}", f"copy-{number}"
+        harness = world.open(first)
+        world.track(harness, 3)
+        deliver(world, harness)
+        world.proxy.choose = lambda _request: LOSE_REQUEST
+        world.track(harness, 10)
+        harness.kill()
+        shutil.copytree(world.folder / first, world.folder / copy)
+        if is_evicted:
+            world.evict()
+        world.proxy.choose = lambda _request: PASS
+        both = [world.open(first), world.open(copy)]
+        for harness in both:
+            world.track(harness, 5)
+        for harness in both:
+            deliver(world, harness)
+            must(not harness.dead_letters(), "there are dead letters")
+            harness.close()
+
+
+SCENARIOS: tuple[Callable[[World], None], ...] = (
+    plain,
+    lost_answers,
+    odd_answers,
+    endless_answer,
+    small_proxy,
+    poison,
+    wrong_key_for_a_while,
+    killed,
+    evicted,
+    restored_backup,
+)
+
+
+def is_event_of(name: str, value: dict[str, Any]) -> bool:
+    """Whether a stored event is one of a scenario's."""
+    return str(value.get("event", "")).startswith(f"{name}-")

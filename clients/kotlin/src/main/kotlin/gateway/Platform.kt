@@ -1,0 +1,137 @@
+package gateway
+
+import java.io.IOException
+import java.net.URI
+import java.net.http.HttpClient
+import java.net.http.HttpRequest
+import java.net.http.HttpResponse
+import java.time.Duration
+import java.util.Base64
+import java.util.concurrent.CompletableFuture
+import java.util.concurrent.CompletionException
+import java.util.concurrent.Flow
+import java.util.concurrent.TimeUnit
+
+const val ANSWER_BYTES_MAX = 1 shl 20
+
+/** Where events wait. Android's own SQLite fits as well as the JDBC driver's. Methods are called by one thread at a time. */
+interface Storage : AutoCloseable {
+    val clientId: String
+    val isDurable: Boolean
+
+    /** How many events wait, of all sources. */
+    val size: Int
+
+    /** Whether events of an earlier run have a known source, which has to be compared with that of the key. */
+    val hasSources: Boolean
+
+    /** Queues events in one durable commit. */
+    fun add(events: List<Queued>): List<Place>
+
+    /** Returns the oldest events that wait, of this source or of none yet; writes nothing. */
+    fun nextBatch(eventsMax: Int, source: String, isClosing: Boolean): Batch?
+
+    /** Notes in memory that a batch is being sent. */
+    fun noteSent(batch: Batch)
+
+    /** Does in one commit what a settlement says. */
+    fun settle(batch: Batch, settlement: Settlement, source: String)
+
+    fun deadLetters(): List<DeadLetter>
+
+    /** Returns an empty batch that ends this run's session; null if it has none, or if events wait in it. */
+    fun lastBatch(): Batch?
+}
+
+/** Sends a request. Throws IOException if there is no whole answer within the time. */
+interface Transport {
+    fun post(body: ByteArray, timeoutMs: Long): Answer
+
+    /** Ends what is under way. */
+    fun abort()
+}
+
+interface Clock {
+    fun nowMs(): Long
+}
+
+/** Tells whether a try has a chance; Android's ConnectivityManager calls `onOnline`. */
+interface Connectivity {
+    val isOnline: Boolean
+
+    fun onOnline(listener: () -> Unit)
+}
+
+object SystemClock : Clock {
+    override fun nowMs() = System.currentTimeMillis()
+}
+
+object AlwaysOnline : Connectivity {
+    override val isOnline = true
+
+    override fun onOnline(listener: () -> Unit) = Unit
+}
+
+/** Sends by java.net.http. */
+class JdkTransport(url: String, writeKey: String) : Transport {
+    private val http = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).connectTimeout(Duration.ofSeconds(5)).build()
+    private val authorization = "Basic " + Base64.getEncoder().encodeToString("$writeKey:".toByteArray())
+    private val target = URI("${url.trimEnd('/')}/v1/events")
+
+    @Volatile
+    private var current: CompletableFuture<*>? = null
+
+    init {
+        require(target.scheme in setOf("http", "https") && target.host != null) { "not the URL of a gateway: $url" }
+    }
+
+    override fun post(body: ByteArray, timeoutMs: Long): Answer {
+        val request = HttpRequest.newBuilder(target)
+            .timeout(Duration.ofMillis(timeoutMs))
+            .header("Authorization", authorization)
+            .header("Content-Type", "application/json")
+            .header("User-Agent", "gateway-client-kotlin/$VERSION")
+            .POST(HttpRequest.BodyPublishers.ofByteArray(body))
+            .build()
+        val answer = http.sendAsync(request) { BoundedBody() }
+        current = answer
+        try {
+            val response = answer.get(timeoutMs, TimeUnit.MILLISECONDS)
+            val headers = response.headers().map().mapValues { it.value.last() }
+            return Answer(response.statusCode(), headers, String(response.body()))
+        } catch (err: Exception) {
+            throw IOException("no answer: ${(err.cause as? CompletionException)?.cause ?: err.cause ?: err}", err)
+        } finally {
+            answer.cancel(true)
+        }
+    }
+
+    override fun abort() {
+        current?.cancel(true)
+    }
+}
+
+/** Reads a body of at most ANSWER_BYTES_MAX. */
+private class BoundedBody : HttpResponse.BodySubscriber<ByteArray> {
+    private val whole = HttpResponse.BodySubscribers.ofByteArray()
+    private lateinit var subscription: Flow.Subscription
+    private var size = 0
+
+    override fun getBody() = whole.body
+
+    override fun onSubscribe(subscription: Flow.Subscription) {
+        this.subscription = subscription
+        whole.onSubscribe(subscription)
+    }
+
+    override fun onNext(item: List<java.nio.ByteBuffer>) {
+        size += item.sumOf { it.remaining() }
+        if (size <= ANSWER_BYTES_MAX) return whole.onNext(item)
+        subscription.cancel()
+        whole.onError(IOException("the answer has more than $ANSWER_BYTES_MAX bytes"))
+    }
+
+    override fun onError(err: Throwable) = whole.onError(err)
+
+    override fun onComplete() = whole.onComplete()
+}

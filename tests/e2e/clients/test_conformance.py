@@ -1,0 +1,73 @@
+"""Claim: the clients follow clients/PROTOCOL.md: its vectors, and every scenario of the conformance run."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from clients.conformance.__main__ import run
+from clients.conformance.scenarios import SCENARIOS
+from clients.python.src.gateway_client.answers import Answer, Fate, UndecidedError, Verdict, judge
+from clients.python.src.gateway_client.model import Batch, Queued, event_of
+from clients.python.src.gateway_client.settlement import settlement_of
+
+ROOT = Path(__file__).parents[3]
+KOTLIN = f"java -XX:TieredStopAtLevel=1 -cp {ROOT}/build/kotlin/classes:{ROOT}/build/kotlin/libs/*"
+VECTORS = json.loads((ROOT / "clients/conformance/vectors.json").read_bytes())["vectors"]
+HARNESSES = {
+    "kotlin": f"{KOTLIN} gateway.tests.HarnessKt",
+    "python": f"{sys.executable} {ROOT}/clients/conformance/harness/python_client.py",
+}
+
+
+def test_kotlin_client_passes_the_vectors() -> None:
+    command = [*KOTLIN.split(), "gateway.tests.VectorsKt", str(ROOT / "clients/conformance/vectors.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=[vector["name"] for vector in VECTORS])
+def test_python_client_passes_the_vectors(vector: dict[str, Any]) -> None:
+    told = vector["batch"]
+    events = [Queued.of(event) for event in told["events"]]
+    marks = told["sentBefore"], told["doubtfulThrough"]
+    batch = Batch("client", told["session"], told["firstSequence"], events, *marks, is_last=False)
+    body = vector["answer"]["body"].replace("[*100000", "[" * 100_000)
+    answer = Answer(vector["answer"]["status"], httpx.Headers(vector["answer"]["headers"]), body.encode())
+    try:
+        verdicts = judge(batch, answer)
+    except UndecidedError as err:
+        action = "halve" if err.is_about_this_body else "again long" if err.is_about_the_key else "again"
+        assert action == vector["action"]
+    else:
+        if vector["action"] == "settle":
+            assert [_plain(verdict) for verdict in verdicts] == vector["verdicts"]
+            found = settlement_of(batch, verdicts)
+            assert {
+                "done": found.done,
+                "moved": [event_of(event.content) for event in found.moved],
+                "deadLetters": [[letter.place.sequence, letter.code] for letter in found.letters],
+                "doubtfulThrough": found.doubtful_through,
+                "isSessionOver": found.is_session_over,
+            } == vector["settlement"]
+        else:  # a 200 that is no object, which this client takes for one that names no event
+            assert {verdict.fate for verdict in verdicts} == {Fate.AGAIN}
+    assert answer.retry_after_s == vector.get("retryAfterSeconds", answer.retry_after_s)
+
+
+def _plain(verdict: Verdict) -> object:
+    return [verdict.fate.value, verdict.code] if verdict.code else verdict.fate.value
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("client", HARNESSES)
+def test_client_passes_every_scenario(client: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    failures = run(HARNESSES[client], tmp_path)
+    told = capfd.readouterr().out
+    assert failures == 0, told
+    assert told.count(" ok\n") == len(SCENARIOS)

@@ -1,0 +1,100 @@
+"""Claim: a gateway finds out while it serves that its index knows an event that the log does not have."""
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from dedupe.model.identity import KEY_BYTES
+from dedupe.model.types import Entry
+from dedupe.storage.rocksdb.database import Database
+from dedupe.storage.rocksdb.format import ENTRY, decode_entry
+from tests.fault.conftest import kafka_log
+from tests.support.constants import IMPATIENT, Constants
+from tests.support.gateway import Gateway
+from tests.support.http import AUTH, new_event, post
+from tests.support.rocks import SMALLEST
+
+SETTINGS = {"GATEWAY_PARTITIONS": "1", "GATEWAY_IDENTITY_SECRET": "an identity secret of tests"}
+PATIENCE_S = 20.0
+
+
+@pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.kafka)])
+def new_gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Gateway]:
+    """Return what makes a gateway on a log of its own; each duplicate of it is proved."""
+    constants: Constants = {
+        **IMPATIENT,
+        "dedupe.partition.duplicate_proof:EVERY_S": 0.0,
+        "dedupe.partition.duplicate_proof:OVERDUE_S": 0.0,
+    }
+
+    def make(name: str) -> Gateway:
+        env = SETTINGS
+        if request.param == "kafka":
+            env = {**kafka_log(request.getfixturevalue("kafka_bootstrap")).env, **SETTINGS}
+        return Gateway(tmp_path / name, env, constants=constants)
+
+    return make
+
+
+def index_of(gateway: Gateway) -> Database:
+    """Open the index of a stopped gateway."""
+    (path,) = (each for each in (gateway.data / "index").glob("*/0") if "quarantine" not in each.parent.name)
+    return Database(path, SMALLEST, is_new=False)
+
+
+def entries_in(index: Database) -> dict[bytes, Entry]:
+    rows = cast(Iterable[tuple[bytes, bytes]], index.entries.items())
+    return {key: decode_entry(value) for key, value in rows if len(key) == KEY_BYTES}
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def sent(gateway: Gateway, *events: dict[str, Any]) -> httpx.Headers:
+    with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
+        return post(client, "/v1/events", {"batch": [*events]}).raise_for_status().headers
+
+
+def test_index_with_an_invented_entry_is_found_out_and_rebuilt(new_gateway: Callable[[str], Gateway]) -> None:
+    events, never_stored = [new_event() for _ in range(20)], new_event()
+    other, gateway = new_gateway("other"), new_gateway("gateway")
+    with other:
+        sent(other, never_stored)
+    index = index_of(other)
+    ((key, (_, fingerprint)),) = entries_in(index).items()
+    index.close()
+    with gateway:
+        sent(gateway, *events)
+    index = index_of(gateway)
+    offset = max(offset for offset, _ in entries_in(index).values())
+    index.entries[key] = ENTRY.pack(offset, fingerprint)
+    index.close()
+
+    with gateway:
+        assert sent(gateway, *events)["Gateway-Duplicates"] == "20"
+        wait_until(lambda: proofs_of(gateway)["proved"] == 1)
+        assert sent(gateway, never_stored)["Gateway-Duplicates"] == "1"
+        wait_until(lambda: proofs_of(gateway)["disproved"] == 1)
+        wait_until(lambda: gateway.stats()["partitions"][0]["state"] == "active")
+
+        assert sent(gateway, never_stored)["Gateway-Accepted"] == "1"
+        assert sent(gateway, *events)["Gateway-Duplicates"] == "20"
+        assert gateway.stats()["partitions"][0]["rebuilds"] == 1
+        page = httpx.get(f"{gateway.admin_url}/metrics").text
+        assert re.search(r'gateway_duplicate_proofs_total{outcome="disproved",partition="0",.*} 1.0', page)
+    said = gateway.log_path.read_text()
+    assert f"a duplicate's original is not at offset {offset}: the log has another event there" in said
+
+
+def proofs_of(gateway: Gateway) -> dict[str, int]:
+    proofs: dict[str, int] = gateway.stats()["partitions"][0]["duplicate_proofs"]
+    return proofs

@@ -1,0 +1,181 @@
+"""Claim: the sessions that clients have ended go first; a source's many sessions cost no other source any."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedupe.decide.evictions import ENDED_MAX, EndedSessions, evictions_of
+from dedupe.decide.sessions import SessionKey, SessionPolicy, SessionRecord, session_key
+from dedupe.model.record import EVICTED_MAX
+from dedupe.model.types import Session
+from tests.support.sim.memory_index import MemoryIndex
+from tests.unit.dedupe.decide.test_sessions import committed, follow, opened, source_of
+
+POLICY = SessionPolicy(lease_ms=1_000, sessions_max=4)
+
+
+def session_of(name: int, source: int = 0, *, sequence: int = 1, epoch: int = 0) -> Session:
+    """Return an event of a client's session; source_of has three sources."""
+    client = bytes([source]) + name.to_bytes(15, "big")
+    return Session(client, b"s" * 16, sequence, epoch)
+
+
+def key_of(name: int, source: int = 0) -> SessionKey:
+    return session_key(session_of(name, source))
+
+
+class Lane:
+    """The sessions of a lane whose owner commits."""
+
+    def __init__(self, sessions_max: int = POLICY.sessions_max) -> None:
+        self.policy = POLICY._replace(sessions_max=sessions_max)
+        self.index: MemoryIndex = opened()
+        self.ended = EndedSessions()
+        self.offset = 0
+
+    def use(self, *sessions: Session) -> list[SessionKey]:
+        """Commit an event of each session; return what is evicted."""
+        records = committed(self.index, sessions, self.policy, self.ended, first=self.offset)
+        follow(self.index, records, self.policy)
+        self.offset += len(records)
+        return [key for record in records for key in record.evicted]
+
+    def end(self, key: SessionKey) -> None:
+        """Have a client end its session."""
+        (state,) = self.index.sessions([key])
+        assert state is not None
+        self.ended.note(key, state.last_offset)
+
+    def live(self, source: int) -> int:
+        """Return the number of live sessions of a source."""
+        return self.index.session_sizes.get(source_of(session_of(0, source)), 0)
+
+
+def test_nothing_is_evicted_up_to_the_limit() -> None:
+    lane = Lane()
+    assert lane.use(*map(session_of, range(4))) == []
+    assert lane.use(session_of(0, sequence=2), session_of(3, sequence=2)) == []
+
+
+def test_least_recently_used_is_evicted_first() -> None:
+    lane = Lane()
+    lane.use(*map(session_of, range(4)))
+    lane.use(session_of(0, sequence=2))
+    assert lane.use(session_of(4)) == [key_of(1)]
+    assert lane.use(session_of(5), session_of(6)) == [key_of(2), key_of(3)]
+    assert lane.index.session_counts[:2] == (4, 3)
+
+
+def test_ended_sessions_are_evicted_before_older_ones() -> None:
+    lane = Lane()
+    lane.use(*map(session_of, range(4)))
+    lane.end(key_of(3))
+    lane.end(key_of(2))
+    assert lane.use(session_of(4), session_of(5), session_of(6)) == [key_of(3), key_of(2), key_of(0)]
+
+
+def test_ended_session_with_a_new_event_is_live_again() -> None:
+    lane = Lane()
+    lane.use(*map(session_of, range(4)))
+    lane.end(key_of(3))
+    lane.use(session_of(3, sequence=2))
+    assert lane.use(session_of(4)) == [key_of(0)]
+
+
+def test_ended_session_is_not_evicted_by_the_commit_that_uses_it() -> None:
+    lane = Lane()
+    lane.use(*map(session_of, range(4)))
+    lane.end(key_of(3))
+    assert lane.use(session_of(3, sequence=2), session_of(4)) == [key_of(0)]
+    assert lane.use(session_of(5)) == [key_of(1)]
+
+
+def test_visits_of_one_source_evict_none_of_the_phones_of_another() -> None:
+    lane = Lane(sessions_max=10)
+    lane.use(*(session_of(phone, 1) for phone in range(4)))
+    evicted = [key for visit in range(200) for key in lane.use(session_of(visit, 2))]
+    assert evicted == [key_of(visit, 2) for visit in range(194)]
+    assert (lane.live(1), lane.live(2)) == (4, 6)
+
+
+def test_sources_with_many_sessions_share_what_there_is() -> None:
+    lane = Lane(sessions_max=9)
+    for name in range(50):
+        lane.use(session_of(name, 0), session_of(name, 1), session_of(name, 2))
+    assert [lane.live(source) for source in range(3)] == [3, 3, 3]
+    for name in range(50, 60):
+        lane.use(session_of(name, 1))
+    assert [lane.live(source) for source in range(3)] == [3, 3, 3]
+
+
+@pytest.mark.regression("One update could exceed the bound of sessions.")
+def test_limit_holds_for_clients_with_epochs() -> None:
+    lane = Lane(sessions_max=100)
+    lane.use(*(session_of(name, epoch=1) for name in range(50)))
+    assert len(lane.use(*(session_of(name, epoch=1) for name in range(50, 90)))) == 80
+    assert lane.index.session_counts[:2] == (100, 80)
+
+
+def test_lower_limit_is_reached_in_steps() -> None:
+    lane = Lane(sessions_max=100)
+    lane.use(*map(session_of, range(100)))
+    lane.policy = POLICY
+    assert lane.use(session_of(0, sequence=2)) == [key_of(1), key_of(2)]
+    assert len(lane.use(session_of(99, sequence=2), session_of(100))) == 2 * EVICTED_MAX
+
+
+def test_as_many_evicted_sessions_are_known_as_live_ones() -> None:
+    lane = Lane(sessions_max=2)
+    for name in range(10):
+        lane.use(session_of(name))
+    assert lane.index.session_counts[:2] == (2, 2)
+    known = lane.index.sessions([key_of(name) for name in range(10)])
+    assert [state and state.is_evicted for state in known] == [None] * 6 + [True] * 2 + [False] * 2
+
+
+def test_what_is_remembered_of_ended_sessions_has_a_limit() -> None:
+    ended, lane = EndedSessions(), Lane(sessions_max=10)
+    lane.use(session_of(0), session_of(1))
+    for name in range(ENDED_MAX + 1):
+        ended.note(key_of(name), name)
+    assert [key for key, _ in ended.take(lane.index)] == [key_of(1)]
+
+
+@pytest.mark.parametrize("state", ["unknown", "evicted"])
+def test_eviction_of_a_session_that_is_none_changes_nothing(state: str) -> None:
+    index = opened()
+    if state == "evicted":
+        follow(
+            index,
+            [SessionRecord(0, 0, session_of(0)), SessionRecord(1, 0, session_of(1), evicted=[key_of(0)])],
+        )
+    before = index.session_counts
+    follow(index, [SessionRecord(2, 0, session_of(1, sequence=2), evicted=[key_of(0)])])
+    added = {} if state == "evicted" else {"live": 1, "with_gaps": 1}
+    assert index.session_counts == before._replace(**added)
+
+
+USES = st.lists(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2)), min_size=1, max_size=5), max_size=30
+)
+
+
+@given(USES, st.integers(2, 8))
+def test_smaller_sources_lose_nothing_to_larger_ones(
+    uses: Sequence[Sequence[tuple[int, int]]], sessions_max: int
+) -> None:
+    lane = Lane(sessions_max)
+    for number, batch in enumerate(uses):
+        evicted = lane.use(*(session_of(*use, sequence=number + 1) for use in dict.fromkeys(batch)))
+        sizes, live = lane.index.session_sizes, lane.index.session_counts.live
+        own = Counter(source_of(session_of(*use)) for use in set(batch))
+        largest = max((size for source, size in sizes.items() if size > own[source]), default=0)
+        for key in evicted:
+            assert sizes[source_of(Session(key[:16], key[16:], 1))] >= largest - 1
+        assert live <= max(sessions_max, 5)  # the events of a batch
+        assert sum(sizes.values()) == live
+    new = [(session_of(0), b"s" * 8)]
+    assert evictions_of(lane.index, new, lane.ended, POLICY._replace(sessions_max=99)).keys == ()

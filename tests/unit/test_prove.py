@@ -1,0 +1,107 @@
+"""Claim: `make prove` says of each part whether it held, and fails if one was broken."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.prove.__main__ import prove
+from tools.prove.parts import PARTS, Part
+from tools.prove.report import as_markdown, status_of
+from tools.prove.run import BROKEN, HELD, LEFT_OUT, ROOT, Proof, Result
+
+EMPTY_TEST = "def test_nothing(): pass\n"
+
+
+@pytest.fixture
+def proof(tmp_path: Path) -> Proof:
+    return Proof(7, tmp_path)
+
+
+def test_each_part_has_a_verdict_and_a_broken_one_fails_the_run(proof: Proof) -> None:
+    told: list[str] = []
+    parts = [
+        Part("one", 1, lambda *_: Result(HELD, "3 things", "seed 5"), about="tries one"),
+        Part("two", 1, lambda *_: Result(BROKEN, "4 things", "its end"), about="tries two"),
+        Part("three", 1, lambda *_: pytest.fail("it has run"), lambda: "it needs root", "tries three"),
+    ]
+    rows = prove(proof, parts, 1, told.append)
+    report = as_markdown(rows, {"commit": "abc"})
+
+    assert [row.result.verdict for row in rows] == [HELD, BROKEN, LEFT_OUT]
+    assert status_of(rows) == 1
+    assert status_of(rows[:1] + rows[2:]) == 0
+    assert "1 parts held, 1 broken, 1 left out" in report
+    for text in (
+        "commit: abc",
+        "| one | held | 3 things |",
+        "seed 5",
+        "its end",
+        "it needs root",
+        "tries two",
+    ):
+        assert text in report
+    assert len(told) == 2 * len(parts)
+
+
+def test_time_that_a_part_leaves_is_for_those_after_it(proof: Proof) -> None:
+    budgets: list[float] = []
+
+    def run(_proof: Proof, budget_s: float) -> Result:
+        budgets.append(budget_s)
+        return Result(HELD, "-")
+
+    prove(proof, [Part("a", 1, run), Part("b", 1, run), Part("c", 2, run)], 4, lambda _: None)
+    assert budgets == pytest.approx([60, 80, 240], abs=1)
+
+
+def test_part_draws_the_same_from_a_seed_alone_and_after_others(proof: Proof) -> None:
+    drawn: list[float] = []
+
+    def draw(proof: Proof, _budget_s: float) -> Result:
+        drawn.append(proof.rng.random())
+        return Result(HELD, "-")
+
+    parts = [Part("a", 1, draw), Part("b", 1, draw)]
+    prove(proof, parts, 1, lambda _: None)
+    prove(proof, parts[1:], 1, lambda _: None)
+    assert drawn[1] == drawn[2] != drawn[0]
+
+
+def test_part_that_ends_in_an_error_is_broken_and_the_others_run(proof: Proof) -> None:
+    def fail(_proof: Proof, _budget_s: float) -> Result:
+        raise OSError("no space")
+
+    rows = prove(proof, [Part("a", 1, fail), Part("b", 1, lambda *_: Result(HELD, "-"))], 1, lambda _: None)
+    assert [row.result.verdict for row in rows] == [BROKEN, HELD]
+    assert "no space" in rows[0].result.detail
+
+
+def test_tests_are_counted_and_what_they_print_is_kept(proof: Proof, tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(EMPTY_TEST + "def test_fails(): raise ValueError(5)\n")
+    ran, passed = proof.tests("some", ["--rootdir", str(tmp_path), str(tmp_path)], 60)
+    assert (ran.status, passed) == (1, 1)
+    assert "ValueError: 5" in ran.tail
+    assert (tmp_path / "some.log").read_text() == ran.output
+
+
+def test_command_that_hangs_is_killed_at_its_limit(proof: Proof, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.prove.run.GRACE_S", 0.0)
+    ran = proof.run("hangs", [sys.executable, "-c", "import time; time.sleep(60)"], 0.5)
+    assert ran.status != 0
+    assert "killed" in ran.output
+
+
+def test_every_part_says_what_it_tries_and_names_tests_that_exist() -> None:
+    assert all(part.claim for part in PARTS)
+    source = (ROOT / "tools" / "prove" / "parts.py").read_text()
+    named = [word.strip('",[]') for word in source.split() if word.startswith(('"tests/', '["tests/'))]
+    assert named
+    assert all((ROOT / name.partition("::")[0]).exists() for name in named)
+
+
+def test_help_names_the_parts() -> None:
+    command = [sys.executable, "-m", "tools.prove", "--help"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert all(part.name in " ".join(printed.split()) for part in PARTS)
