@@ -1,4 +1,4 @@
-"""Claim: the JavaScript client's package holds what its sources say, stays small, has types, and works in Node as installed."""
+"""Claim: the JavaScript client's package is what its sources say, small and typed, and works as installed."""
 
 import gzip
 import re
@@ -26,7 +26,8 @@ const client: Client = new Analytics("http://127.0.0.1:1", "key", {
 });
 const place: Promise<Place | null> = client.track("Seen", { n: 1 });
 const isDelivered: Promise<boolean> = client.flush(1_000);
-console.log(place, isDelivered, client.isDurable, client.waiting, client.oldest?.getTime(), client.lastError?.message);
+console.log(place, isDelivered, client.isDurable, client.waiting);
+console.log(client.oldest?.getTime(), client.lastError?.message);
 """
 
 

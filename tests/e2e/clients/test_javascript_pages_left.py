@@ -1,6 +1,6 @@
 """
-Claim: in Chromium, Firefox and WebKit, what a page tracks while it is left, in whatever handler, is in the log
-exactly once, at the latest after the next visit, also while others wait and while the gateway is down.
+Claim: in Chromium, Firefox and WebKit, what a page tracks while it is left, in whatever handler, is in the
+log exactly once, at the latest after the next visit, also while others wait and while the gateway is down.
 """
 
 import time
