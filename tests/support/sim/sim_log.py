@@ -410,7 +410,7 @@ class SimLog:
         await self._pass(is_lost, err)
 
     async def _pass(self, is_lost: Callable[[], bool], err: type[RetriableError]) -> None:
-        """Be sent again until it arrives, as packets are; raise after the limit, or once another one leads."""
+        """Be sent again until it arrives, as packets are; raise after the limit or once another one leads."""
         leader, limit_s = self.leader, ANSWER_S if err is OutcomeUnknownError else ASK_S
         for _ in range(int(limit_s / SENT_AGAIN_S)):
             if not is_lost():
