@@ -329,10 +329,12 @@ async def test_a_sandboxed_frame_and_a_worker_deliver(
             await client.track("${name}", { n: 1 });
             ${tell}(["${name}", await client.flush(30000), client.isDurable], ...TARGET);`;
         const framed = new Promise((done) => addEventListener("message", ({ data }) => done(data)));
-        const srcdoc = `<script type="module">const TARGET = ["*"];${textOf("Framed", "parent.postMessage")}<` + "/script>";
-        document.body.append(Object.assign(document.createElement("iframe"), { sandbox: "allow-scripts", srcdoc }));
+        const script = `const TARGET = ["*"];${textOf("Framed", "parent.postMessage")}`;
+        const frame = { sandbox: "allow-scripts", srcdoc: `<script type="module">${script}<` + "/script>" };
+        document.body.append(Object.assign(document.createElement("iframe"), frame));
         const text = `const TARGET = [];${textOf("Worked", "postMessage")}`;
-        const worker = new Worker(URL.createObjectURL(new Blob([text], { type: "text/javascript" })), { type: "module" });
+        const url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
+        const worker = new Worker(url, { type: "module" });
         const worked = new Promise((done) => (worker.onmessage = ({ data }) => done(data)));
         return Promise.all([framed, worked]);
     }"""

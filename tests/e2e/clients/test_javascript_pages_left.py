@@ -1,12 +1,11 @@
 """
-Claim: in Chromium, Firefox and WebKit, what a page tracks while it is left, in whatever handler, is in the log
-exactly once, at the latest after the next visit, also while others wait and while the gateway is down.
+Claim: in Chromium, Firefox and WebKit, what a page tracks while it is left, in whatever handler, is in the
+log exactly once, at the latest after the next visit, also while others wait and while the gateway is down.
 """
 
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -26,7 +25,7 @@ POLL_INTERVAL_S = 0.05
 
 
 class Site:
-    """Pages that are left, in a browser, with a gateway of their own. Each test has events of its own name."""
+    """Pages that are left, in a browser, with a gateway of their own; each test names its events."""
 
     name = ""
 
@@ -44,8 +43,14 @@ class Site:
         host: str | None = None,
         away: bool = False,
     ) -> str:
-        """Return a page that is left for the next one, or for nowhere, and that for the next, until the last."""
-        said = {"name": self.name, "n": first, "last": last, "ways": ",".join(ways), "host": host or self.gateway.url}
+        """Return a page that is left for the next one or for nowhere, and so on until the last."""
+        said = {
+            "name": self.name,
+            "n": first,
+            "last": last,
+            "ways": ",".join(ways),
+            "host": host or self.gateway.url,
+        }
         return f"{self._page_url}?{urlencode(said | ({'away': 'about:blank'} if away else {}))}"
 
     def queue(self, count: int, host: str) -> None:
@@ -81,7 +86,11 @@ class Site:
 @pytest.fixture(params=BROWSERS, scope="module")
 def open_site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp(request.param)
-    with Gateway(folder / "gateway") as gateway, pages_served() as pages_url, BROWSERS[request.param](folder) as browser:
+    with (
+        Gateway(folder / "gateway") as gateway,
+        pages_served() as pages_url,
+        BROWSERS[request.param](folder) as browser,
+    ):
         yield Site(browser, gateway, pages_url)
 
 
