@@ -4,13 +4,14 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import GroupCoordinatorNotAvailableError
 
 from dedupe.storage.kafka.cluster import group_of
 from tests.support.kafka import KafkaBroker, create_topic
@@ -226,7 +227,11 @@ async def coordinator_of(servers: str, topic: str) -> int:
     admin = AIOKafkaAdminClient(bootstrap_servers=servers)
     await admin.start()
     try:
-        return int(await admin.find_coordinator(group_of("workers", topic)))
+        async with asyncio.timeout(STARTED_S):
+            while True:
+                with suppress(GroupCoordinatorNotAvailableError):  # the first question creates a topic
+                    return int(await admin.find_coordinator(group_of("workers", topic)))
+                await asyncio.sleep(1)
     finally:
         await admin.close()
 
