@@ -60,6 +60,7 @@ const BACKOFF_MS = 500;
 const BACKOFF_MAX_MS = 60_000;
 const REFUSED_MS = 10_000; // a key that is being rotated is right again soon, one that is wrong is not
 const REFUSED_MAX_MS = 600_000;
+const REFUSALS_MAX = 3;
 const TELL_MS = 3_600_000;
 
 let keepaliveBytes = 0; // of all clients of the page
@@ -76,6 +77,8 @@ export class Client {
   #encode;
   #eventsMax = BATCH_EVENTS; // less for a while after a batch that was too much for somebody
   #failures = 0;
+  #refused = ""; // the place of an event that somebody between has refused alone
+  #refusals = 0;
   #isClosed = false;
   /** @type {Map<string, { err: Error, since: number, toldAt: number }>} */ #troubles = new Map();
   /** @type {Set<string>} what has happened since the queue was last looked at */ #signals = new Set();
@@ -296,13 +299,14 @@ export class Client {
     await this.#queue.adopt().catch((err) => this.#tell("storage", err));
     const batch = this.#queue.nextBatch(this.#eventsMax, BATCH_BYTES);
     if (!batch) {
-      if (this.#queue.needsSource) await this.#post('{"batch":[]}').catch(() => {}); // its answer names the source
+      if (this.#queue.needsSource) await this.#isReached();
       return false;
     }
     try {
       this.#settle(batch, judge(batch, await this.#post(bodyOf(batch))));
     } catch (err) {
-      if (err instanceof DeliveryError && err.kind === "split") this.#split(batch, err);
+      const kind = err instanceof DeliveryError && err.kind;
+      if (kind === "split" || (kind === "doubt" && (await this.#isCause(batch)))) this.#split(batch, asError(err));
       else throw err;
     }
     return true;
@@ -318,7 +322,31 @@ export class Client {
       call(this.#options.onRejected, letter);
     }
     if (verdicts.some(({ fate }) => fate === "again")) throw new DeliveryError("some events were not taken yet");
-    this.#eventsMax = Math.min(BATCH_EVENTS, this.#eventsMax + 1 + (this.#eventsMax >> 3));
+    this.#eventsMax = Math.min(BATCH_EVENTS, this.#eventsMax + 1 + (this.#eventsMax >> 2));
+  }
+
+  /**
+   * Return whether it is one event that somebody between will not have: alone it was refused again and again, while
+   * the gateway answered another request each time. A batch is smaller the next time.
+   *
+   * @param {Batch} batch
+   */
+  async #isCause({ session, events }) {
+    this.#encode = undefined;
+    this.#eventsMax = Math.max(1, events.length >> 1);
+    const name = `${session} ${events[0].sequence}`;
+    if (events.length > 1 || !(await this.#isReached())) return false;
+    this.#refusals = this.#refused === name ? this.#refusals + 1 : 1;
+    this.#refused = name;
+    return this.#refusals >= REFUSALS_MAX;
+  }
+
+  /** Whether the gateway takes a request without events, which also tells the source. */
+  #isReached() {
+    return this.#post('{"batch":[]}').then(
+      () => true,
+      () => false,
+    );
   }
 
   /**
@@ -330,7 +358,7 @@ export class Client {
   #split(batch, err) {
     if (this.#encode) this.#encode = undefined; // somebody between may not bear compressed bodies
     else if (batch.events.length > 1) this.#eventsMax = batch.events.length >> 1;
-    else this.#settle(batch, [{ fate: "rejected", code: "request_refused", message: err.message }]);
+    else this.#settle(batch, [{ fate: "rejected", code: "event_refused", message: err.message }]);
   }
 
   /** Send what waits in requests that outlive the page, from memory and in this tick. */
@@ -521,13 +549,13 @@ const ABOUT_THE_BODY =
 /**
  * A request decided nothing: what was sent may be stored or not, and waits.
  *
- * `kind` tells what to do: "again" after a pause, "split" the batch, for it is this body that is not taken, or
- * wait long, since the gateway has "refused" this client for now.
+ * `kind` tells what to do: "again" after a pause, "split" the batch, for it is this body that is not taken, the same in
+ * "doubt", for somebody between refuses, or wait long, since the gateway has "refused" this client for now.
  */
 export class DeliveryError extends Error {
   /**
    * @param {string} message
-   * @param {"again" | "split" | "refused"} [kind]
+   * @param {"again" | "split" | "doubt" | "refused"} [kind]
    * @param {string | null} [retryAfter] the header
    */
   constructor(message, kind = "again", retryAfter) {
@@ -556,8 +584,10 @@ export function verdictOf(status, headers, text) {
   if (status === 413 || (isGateway && status === 400 && ABOUT_THE_BODY.test(String(document.code)))) {
     throw new DeliveryError(told, "split");
   }
-  if (isGateway && [400, 401, 403].includes(status)) throw new DeliveryError(told, "refused");
-  throw new DeliveryError(told, "again", headers.get("Retry-After"));
+  const isRefused = isGateway && [401, 403].includes(status);
+  const isDoubted = status >= 400 && status < 500 && ![408, 429].includes(status);
+  const kind = isRefused ? "refused" : isDoubted ? "doubt" : "again";
+  throw new DeliveryError(told, kind, headers.get("Retry-After"));
 }
 
 /**

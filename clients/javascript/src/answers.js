@@ -9,13 +9,13 @@ const ABOUT_THE_BODY =
 /**
  * A request decided nothing: what was sent may be stored or not, and waits.
  *
- * `kind` tells what to do: "again" after a pause, "split" the batch, for it is this body that is not taken, or
- * wait long, since the gateway has "refused" this client for now.
+ * `kind` tells what to do: "again" after a pause, "split" the batch, for it is this body that is not taken, the same in
+ * "doubt", for somebody between refuses, or wait long, since the gateway has "refused" this client for now.
  */
 export class DeliveryError extends Error {
   /**
    * @param {string} message
-   * @param {"again" | "split" | "refused"} [kind]
+   * @param {"again" | "split" | "doubt" | "refused"} [kind]
    * @param {string | null} [retryAfter] the header
    */
   constructor(message, kind = "again", retryAfter) {
@@ -44,8 +44,10 @@ export function verdictOf(status, headers, text) {
   if (status === 413 || (isGateway && status === 400 && ABOUT_THE_BODY.test(String(document.code)))) {
     throw new DeliveryError(told, "split");
   }
-  if (isGateway && [400, 401, 403].includes(status)) throw new DeliveryError(told, "refused");
-  throw new DeliveryError(told, "again", headers.get("Retry-After"));
+  const isRefused = isGateway && [401, 403].includes(status);
+  const isDoubted = status >= 400 && status < 500 && ![408, 429].includes(status);
+  const kind = isRefused ? "refused" : isDoubted ? "doubt" : "again";
+  throw new DeliveryError(told, kind, headers.get("Retry-After"));
 }
 
 /**
