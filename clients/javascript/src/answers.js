@@ -98,6 +98,16 @@ export function settlement(batch, verdicts) {
 }
 
 /**
+ * Return an event that goes on in another session: it stays known by its first place.
+ *
+ * @param {Queued} event
+ * @returns {Record<string, any>}
+ */
+export function movedOf({ session, sequence, content, hasId }) {
+  return { ...JSON.parse(content), ...(!hasId && { messageId: `${session}-${sequence}` }) };
+}
+
+/**
  * @param {string} session
  * @param {number} sequence
  * @param {string} content

@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { gunzipSync } from "node:zlib";
 
-import { Analytics, Client, itemStorage, judge, QueueFullError, settlement, verdictOf } from "../../../../clients/javascript/gateway-analytics.js";
+import { Analytics, Client, itemStorage, judge, movedOf, QueueFullError, settlement, verdictOf } from "../../../../clients/javascript/gateway-analytics.js";
 import { fileStorage } from "../../../../clients/javascript/node-storage.js";
 
 console.warn = () => {};
@@ -251,12 +251,12 @@ for (const { name, batch: told, answer, action, verdicts, settlement: settled } 
       assert.ok(judged.every(({ fate }) => fate === "again"));
       return;
     }
-    assert.deepEqual(judged.map(({ fate }) => fate), verdicts);
+    assert.deepEqual(judged.map(({ fate, code }) => (code ? [fate, code] : fate)), verdicts);
     const found = settlement(batch, judged);
     assert.deepEqual(found.done, settled.done);
     assert.equal(found.doubtfulThrough, settled.doubtfulThrough);
-    assert.equal(found.moved.length, settled.moved.length);
-    assert.deepEqual(found.letters.map(({ code }) => code), settled.deadLetters.map(({ code }) => code));
+    assert.deepEqual(found.moved.map(movedOf), settled.moved);
+    assert.deepEqual(found.letters.map(({ sequence, code }) => [sequence, code]), settled.deadLetters);
   });
 }
 
