@@ -26,7 +26,7 @@ KOTLIN := clients/kotlin/pom.xml $(shell find clients/kotlin/src -name '*.kt')
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
 STORE_NEEDS := build/spark/.stamp-test-jars build/s3/.stamp build/rest-catalog/.stamp
-TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/kafka/classes.jsa build/kafka-3.6/.stamp-libs build/spark/.stamp-jars \
+TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-native $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/kafka/classes.jsa build/kafka-3.6/.stamp-libs build/spark/.stamp-jars \
   build/spark/home/classes.jsa build/kotlin/.stamp build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(STORE_NEEDS) $(REDIS) $(SDKS)
 
 $(VENV)/.stamp-pip: constraints.txt
@@ -53,6 +53,20 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-run
 $(VENV)/.stamp-pipeline: $(VENV)/.stamp-run
 	@echo "Installing Spark into $(VENV) ..."
 	@$(INSTALL) --editable ".[pipeline]"
+	@touch $@
+
+# Debian's own cargo is too old; its newer one has a name of its own.
+HAVE_CARGO := command -v cargo >/dev/null && cargo --version | awk '{ split($$2, v, "."); exit !(v[1] > 1 || v[2] >= 83) }'
+
+build/.stamp-cargo:
+	@$(HAVE_CARGO) || { $(APT_INSTALL) rustc-web cargo-web; } || true
+	@$(HAVE_CARGO) || { \
+	  echo "The native module is built with Rust 1.83 or newer: install cargo (Debian: rustc-web and cargo-web), then try again." >&2; exit 1; }
+	@mkdir -p $(@D) && touch $@
+
+$(VENV)/.stamp-native: native/Cargo.toml native/Cargo.lock native/pyproject.toml $(wildcard native/src/*.rs) | $(VENV)/.stamp-run build/.stamp-cargo
+	@echo "Building the native module ..."
+	@$(INSTALL) --force-reinstall --no-deps ./native
 	@touch $@
 
 JAVA_IS_NEW_ENOUGH := java -version 2>&1 | awk -F '[".]' '/version/ { ok = $$2 >= 17 } END { exit !ok }'
