@@ -48,12 +48,9 @@
 
 // ---- the client
 
-export const VERSION = "1.0.0";
-
 const BATCH_EVENTS = 100;
 const BATCH_BYTES = 60_000;
 const KEEPALIVE_BYTES = 64_000; // of all requests that outlive a page together, fetch takes 64 KiB
-const EVENT_BYTES_MAX = 700_000; // the gateway's own limit is 800 KiB
 
 const LINGER_MS = 200; // how long a batch waits for more events, unless the page is left
 const BACKOFF_MS = 500;
@@ -236,40 +233,9 @@ export class Client {
     throw new QueueFullError(`${this.#options.queueEventsMax} events wait already`);
   }
 
-  /** @protected the id of this installation, once it is known */
-  get installation() {
-    return this.#queue.client;
-  }
-
-  /** @protected what is remembered, by name */
-  get known() {
-    return this.#queue.known;
-  }
-
-  /**
-   * @protected
-   * @param {string} name
-   * @param {unknown} value
-   */
-  remember(name, value) {
-    return this.#queue.remember(name, value);
-  }
-
-  /** @protected delete what waits, in all tabs */
-  clear() {
-    return this.#queue.clear();
-  }
-
-  /** @protected make room by deleting the event that waits longest */
-  dropOldest() {
-    this.#queue.dropOldest();
-  }
-
-  /** @protected delete the dead letters, and resolve to them */
-  async takeLetters() {
-    const letters = await this.#queue.letters();
-    await this.#queue.deleteLetters(letters);
-    return letters.map(([, letter]) => letter);
+  /** @protected what waits, and what is remembered of this installation */
+  get kept() {
+    return this.#queue;
   }
 
   // ---- delivery
@@ -472,6 +438,12 @@ export class Client {
     this.#unlisten.push(() => target.removeEventListener(name, listener));
   }
 }
+
+// ---- what is taken, and what is sent
+
+export const VERSION = "1.0.0";
+
+const EVENT_BYTES_MAX = 700_000; // the gateway's own limit is 800 KiB
 
 /** @param {string} url @returns {string} it without slashes at the end */
 function baseOf(url) {
