@@ -31,6 +31,17 @@ RUN /pip/bin/pip wheel --quiet --no-deps --build-constraint constraints.txt --wh
        --find-links /wheels "idempotent-ingestion-gateway[msk,otel]"
 COPY deploy/sbom.py /sbom.py
 
+# The native module, which needs Rust to be built and nothing to run.
+FROM build AS build-native
+# hadolint ignore=DL3008
+RUN if ! command -v cargo >/dev/null; then \
+      apt-get update \
+      && apt-get install --yes --no-install-recommends rustc-web cargo-web \
+      && rm -rf /var/lib/apt/lists/*; \
+    fi
+COPY native native
+RUN /pip/bin/pip wheel --quiet --no-deps --build-constraint constraints.txt --wheel-dir /native-wheels ./native
+
 # The same with Spark, and the jars that pipeline/pom.xml names.
 FROM build AS build-pipeline
 # hadolint ignore=DL3008
@@ -82,6 +93,9 @@ LABEL org.opencontainers.image.title="Idempotent ingestion gateway" \
 RUN mkdir /data && chown 10001:10001 /data
 COPY --from=build /usr/bin/tini-static /usr/bin/tini
 COPY --from=build /venv /venv
+RUN --mount=type=bind,from=build,source=/pip,target=/pip \
+    --mount=type=bind,from=build-native,source=/native-wheels,target=/native-wheels \
+    /pip/bin/pip --python /venv/bin/python install --quiet --no-cache-dir --no-deps /native-wheels/*.whl
 RUN --mount=type=bind,from=build,source=/sbom.py,target=/sbom.py \
     mkdir -p /usr/share/sbom && python3 /sbom.py /venv gateway > /usr/share/sbom/gateway.cdx.json
 ENV PATH=/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \

@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 include tools/setup.mk
 
-.PHONY: help run test unit mutants prove docs check kafka pipeline kafka-matrix demo bench load fault screenshots image-test chart-test k8s-test grafana-test clean
+.PHONY: help run native test unit mutants prove docs check kafka pipeline kafka-matrix demo bench load fault screenshots image-test chart-test k8s-test grafana-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ help: ## list the targets
 run: export GATEWAY_MODE ?= development
 run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variables are passed on, WORKERS=2 makes it several
 	@exec $(BIN)/gateway serve $(if $(WORKERS),--workers $(WORKERS))
+
+native: $(VENV)/.stamp-native ## build the native module, which halves the CPU of plain events; needs Rust, or Debian and root
+	@echo "The native module is installed: the gateway uses it from its next start on."
 
 test: $(TEST_NEEDS) ## run all tests, three at a time; or some, e.g. make test ARGS="tests/unit -x"
 	@[ -n "$(ARGS)" ] || echo "All tests, about a quarter of an hour on two cores: Spark in two processes, and in a third" \
@@ -60,7 +63,7 @@ pipeline: $(VENV)/.stamp-pipeline build/spark/.stamp-jars build/spark/home/class
 demo: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/.stamp-java ## send 100,000 events through losses and let Spark judge the log
 	@exec $(BIN)/python -m loadtests.demo
 
-bench: $(VENV)/.stamp-dev build/kafka/.stamp-libs $(REDIS) ## compare with a plain service and Redis in minutes; ARGS=--quick for seconds
+bench: $(VENV)/.stamp-dev $(VENV)/.stamp-native build/kafka/.stamp-libs $(REDIS) ## compare with a plain service and Redis in minutes; ARGS=--quick for seconds
 	@exec $(BIN)/python -m loadtests.bench $(ARGS)
 
 load: $(VENV)/.stamp-dev ## send traffic to a running gateway by locust; ARGS="--load-profile spike --seconds 120", --web for its page
@@ -85,5 +88,5 @@ grafana-test: $(GRAFANA_NEEDS) ## have a real Grafana take its files of deploy/c
 	@exec $(BIN)/pytest tests/deploy/grafana $(ARGS)
 
 clean: ## remove .venv, build and caches; never the gateway's data
-	@rm -rf $(VENV) build dist tests/e2e/sdks/*/node_modules tests/deploy/grafana/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) build dist native/target tests/e2e/sdks/*/node_modules tests/e2e/clients/javascript/node_modules tests/deploy/grafana/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

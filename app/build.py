@@ -28,10 +28,12 @@ from app.ingest.application import create_refusal
 from app.ingest.decision_observer import DecisionObserver
 from app.ingest.event_limits import EVENT_DEPTH_MAX, EventLimits
 from app.ingest.identify import Identifier
+from app.ingest.native import NativeModule
 from app.ingest.replay import Changes, replay_by
 from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATH_WORDS
 from app.ingest.whole_search import WholeSearch
+from app.native_module import native_module
 from app.process.disk import Disk
 from app.process.life import allow_connections
 from app.process.open_files import OpenFiles
@@ -151,16 +153,21 @@ def build_ingest(
         event_depth_max=EVENT_DEPTH_MAX,
         request_bytes_max=settings.limits.request_bytes_max,
     )
+    identifier = Identifier(
+        identity,
+        settings.log.partitions,
+        router.quarantine,
+        limits,
+        fingerprint_ignore=frozenset(settings.gateway.fingerprint_ignore),
+        earlier_ignore=earlier_ignore,
+    )
+    if (module := native_module(settings.gateway.native)) is not None:
+        identifier.native = NativeModule(
+            module, identity, settings.log.partitions, limits, gives_advice=settings.gateway.is_development
+        )
     return Ingest(
         router=router,
-        identifier=Identifier(
-            identity,
-            settings.log.partitions,
-            router.quarantine,
-            limits,
-            fingerprint_ignore=frozenset(settings.gateway.fingerprint_ignore),
-            earlier_ignore=earlier_ignore,
-        ),
+        identifier=identifier,
         write_keys=ingress.write_keys,
         clock=clock,
         body_limits=BodyLimits(

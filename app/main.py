@@ -48,6 +48,7 @@ from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_edge
 from app.ingest.receipts import CODES, REASONS
 from app.ingest.routes.events import Ingest
+from app.native_module import native_version
 from app.process.background_tasks import announce, keep_notes, tell_outages, trim_log
 from app.process.clock_check import follow_wall_clock, keep_time
 from app.process.life import (
@@ -73,8 +74,11 @@ from dedupe.router import Router
 from dedupe.storage.log import Crashpoint, no_crashpoint
 from dedupe.storage.pinning import renew_notes
 
-GC_THRESHOLDS = (100_000, 20, 20)
-"""With Python's default (700, 10, 10), a fifth of the CPU would search for cycles that do not exist."""
+GC_THRESHOLDS = (25_000, 80, 20)
+"""
+With Python's default (700, 10, 10), a fifth of the CPU would search for cycles that do not exist. With a
+higher first one, a parsed body of so many objects would block the event loop for the search: 5 ms for these.
+"""
 
 SWITCH_INTERVAL_S = 0.0005
 """
@@ -225,10 +229,9 @@ def _group_of(
 
 def _build_servers(parts: Parts) -> Iterator[Server]:
     """Yield the servers of the ingest port, of the admin port, and of the probes if they have one."""
-    settings, admin_context = parts.settings, parts.admin_context
-    refusals = admin_context.refusals
+    settings, refusals = parts.settings, parts.admin_context.refusals
     metrics, problems = RequestMetrics(refusals), build_problems(settings, refusals)
-    problems.watch(partial(_note_refusal, parts.ingress.write_keys, admin_context.tail))
+    problems.watch(partial(_note_refusal, parts.ingress.write_keys, parts.admin_context.tail))
     ingest = build_ingest(
         settings,
         parts.router,
@@ -236,14 +239,20 @@ def _build_servers(parts: Parts) -> Iterator[Server]:
         ingress=parts.ingress,
         clock=parts.clock,
         earlier_ignore=parts.opened.earlier_ignore,
-        observer=admin_context.tail,
+        observer=parts.admin_context.tail,
         penalty_s=DELAY_S,
     )
     yield _ingest_server(parts, ingest, problems, metrics)
-    registry = _registry_of(parts, metrics)
+    native = ingest.identifier.native
+    admin_context = replace(
+        parts.admin_context,
+        native=None if native is None else native.use,
+        replay_at=build_replays(ingest, parts.opened.store, settings.log.topics[1]),
+    )
+    registry = _registry_of(parts, metrics, admin_context)
     admin_problems = build_admin_problems()
     admin = create_admin(
-        replace(admin_context, replay_at=build_replays(ingest, parts.opened.store, settings.log.topics[1])),
+        admin_context,
         settings=settings,
         identity=parts.identity,
         store=parts.opened.store,
@@ -271,7 +280,7 @@ def _note_refusal(write_keys: WriteKeys, tail: Tail, code: str, context: Request
     tail.refused(code, context)
 
 
-def _registry_of(parts: Parts, metrics: RequestMetrics) -> CollectorRegistry:
+def _registry_of(parts: Parts, metrics: RequestMetrics, admin_context: AdminContext) -> CollectorRegistry:
     """Return the collectors of `/metrics`."""
     registry = CollectorRegistry()
     registry.register(metrics)
@@ -279,7 +288,7 @@ def _registry_of(parts: Parts, metrics: RequestMetrics) -> CollectorRegistry:
     registry.register(CertificateCollector(parts.settings))
     registry.register(LoopCollector(parts.ingest_loop))
     registry.register(ClockCollector(parts.clock))
-    parts.admin_context.register(registry)
+    admin_context.register(registry)
     return registry
 
 
@@ -352,7 +361,13 @@ def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[Background
         parts.ingest_loop.heartbeat(),
         parts.admin_context.setting_watch.run(router.all_lanes),
         parts.admin_context.history.keep(lambda: router.totals, lambda: refusals.before_events),
-        announce(router, settings, url=url, admin_url=admin_url),
+        announce(
+            router,
+            settings,
+            url=url,
+            admin_url=admin_url,
+            native_version=native_version(settings.gateway.native),
+        ),
         tell_outages(router),
         keep_notes(partial(renew_notes, parts.opened.store, settings.log.topics)),
         parts.ingress.disk.watch(router),

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from app.native_module import native_module
 from app.process.clock_check import check_clock, follow_wall_clock
 from app.settings.data_dir import check_format, index_path, refuse_lost_log, sqlite_path
 from app.settings.log import LogSettings
@@ -25,6 +26,7 @@ from dedupe.model.identity import EQUAL_NUMBERS, Identity
 from dedupe.storage.kafka.config import CLIENT_ID, KafkaConfig
 from dedupe.storage.kafka.features import missing_features
 from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.record_batch import NativeEncode, is_proved
 from dedupe.storage.kafka.rights import missing_rights
 from dedupe.storage.kafka.setting_rules import Demands
 from dedupe.storage.kafka.topics import (
@@ -131,6 +133,7 @@ async def _try_to_open(
             settings.log,
             client_id=f"{CLIENT_ID}-{settings.group.worker_id}",
             batch_bytes_max=settings.limits.batch_bytes_max,
+            native_encode=_native_encode(settings),
         )
         store = await KafkaStore.open(config, crashpoint=crashpoint)
     inspection, inspect = NOTHING_FOUND, None
@@ -244,6 +247,19 @@ def _needs(store: KafkaStore, settings: Settings) -> tuple[list[TopicSpec], Dema
         transaction_timeout_ms=round(store.config.transaction_timeout_s * 1000),
     )
     return specs, demands
+
+
+def _native_encode(settings: Settings) -> NativeEncode | None:
+    """Return the native module's encoder of record batches, None without one. Raises ConfigurationError."""
+    module = native_module(settings.gateway.native)
+    if module is None:
+        return None
+    encode: NativeEncode = module.encode
+    if not is_proved(encode):
+        raise ConfigurationError(
+            "the native module encodes record batches differently: set GATEWAY_NATIVE=off"
+        )
+    return encode
 
 
 def _kafka_config(settings: LogSettings, **more: Any) -> KafkaConfig:

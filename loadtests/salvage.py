@@ -14,7 +14,7 @@ from pathlib import Path
 import orjson
 
 from app.ingest.large_json import JSONLimits
-from app.ingest.payload import parse_batch
+from app.ingest.parse import parse_batch
 from app.ingest.salvaged import salvaged
 from app.main import GC_THRESHOLDS
 

@@ -14,8 +14,8 @@ KAFKA_3.9 := 3.9.1
 KAFKA_4.0 := 4.0.1
 KAFKA_4.1 := 4.1.1
 PYTHON_SDKS := $(patsubst tests/e2e/sdks/python/%.txt,build/sdks/python/%/.stamp,$(wildcard tests/e2e/sdks/python/*.txt))
-NODE_SDKS := tests/e2e/sdks/node/node_modules/.stamp tests/e2e/sdks/browser/node_modules/.stamp
-SDKS := $(PYTHON_SDKS) $(NODE_SDKS) build/sdks/jvm/.stamp build/sdks/.stamp-chromium
+NODE_SDKS := tests/e2e/sdks/node/node_modules/.stamp tests/e2e/sdks/browser/node_modules/.stamp tests/e2e/clients/javascript/node_modules/.stamp
+SDKS := $(PYTHON_SDKS) $(NODE_SDKS) build/sdks/jvm/.stamp build/sdks/.stamp-chromium build/sdks/.stamp-browsers
 REDIS := build/bench/.stamp-redis build/bench/redis/.stamp
 CHART_NEEDS := $(VENV)/.stamp-dev build/go/helm build/go/kube-score build/go/compose build/crds/.stamp build/.stamp-promtool
 CONTROL_PLANE := build/go/kube-apiserver build/go/kube-controller-manager build/go/kube-scheduler
@@ -26,7 +26,7 @@ KOTLIN := clients/kotlin/pom.xml $(shell find clients/kotlin/src -name '*.kt')
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
 STORE_NEEDS := build/spark/.stamp-test-jars build/s3/.stamp build/rest-catalog/.stamp
-TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/kafka/classes.jsa build/kafka-3.6/.stamp-libs build/spark/.stamp-jars \
+TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-native $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/kafka/classes.jsa build/kafka-3.6/.stamp-libs build/spark/.stamp-jars \
   build/spark/home/classes.jsa build/kotlin/.stamp build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(STORE_NEEDS) $(REDIS) $(SDKS)
 
 $(VENV)/.stamp-pip: constraints.txt
@@ -53,6 +53,20 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-run
 $(VENV)/.stamp-pipeline: $(VENV)/.stamp-run
 	@echo "Installing Spark into $(VENV) ..."
 	@$(INSTALL) --editable ".[pipeline]"
+	@touch $@
+
+# Debian's own cargo is too old; its newer one has a name of its own.
+HAVE_CARGO := command -v cargo >/dev/null && cargo --version | awk '{ split($$2, v, "."); exit !(v[1] > 1 || v[2] >= 83) }'
+
+build/.stamp-cargo:
+	@$(HAVE_CARGO) || { $(APT_INSTALL) rustc-web cargo-web; } || true
+	@$(HAVE_CARGO) || { \
+	  echo "The native module is built with Rust 1.83 or newer: install cargo (Debian: rustc-web and cargo-web), then try again." >&2; exit 1; }
+	@mkdir -p $(@D) && touch $@
+
+$(VENV)/.stamp-native: native/Cargo.toml native/Cargo.lock native/pyproject.toml $(wildcard native/src/*.rs) | $(VENV)/.stamp-run build/.stamp-cargo
+	@echo "Building the native module ..."
+	@$(INSTALL) --force-reinstall --no-deps ./native
 	@touch $@
 
 JAVA_IS_NEW_ENOUGH := java -version 2>&1 | awk -F '[".]' '/version/ { ok = $$2 >= 17 } END { exit !ok }'
@@ -169,6 +183,15 @@ build/sdks/.stamp-chromium:
 	@$(HAVE_CHROMIUM) || { $(APT_INSTALL) chromium libatomic1; } || true
 	@$(HAVE_CHROMIUM) || { \
 	  echo "The tests run SDKs in a browser: install Chromium and libatomic1, then try again." >&2; exit 1; }
+	@mkdir -p $(@D) && touch $@
+
+# WebKit needs a display.
+HAVE_BROWSERS := command -v firefox-esr >/dev/null && command -v WebKitWebDriver >/dev/null && command -v Xvfb >/dev/null
+
+build/sdks/.stamp-browsers:
+	@$(HAVE_BROWSERS) || { $(APT_INSTALL) firefox-esr webkit2gtk-driver xvfb; } || true
+	@$(HAVE_BROWSERS) || { \
+	  echo "The tests leave pages in Firefox and WebKit: install firefox-esr, webkit2gtk-driver and xvfb (Debian), then try again." >&2; exit 1; }
 	@mkdir -p $(@D) && touch $@
 
 HAVE_CURL := command -v curl >/dev/null

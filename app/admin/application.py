@@ -27,6 +27,7 @@ from app.admin.host_check import check_hosts
 from app.admin.ingest_loop import IngestLoop
 from app.admin.lane_metrics import LaneCollector
 from app.admin.lookup import Lookup, add_lookup
+from app.admin.native_metrics import NativeCollector, native_document
 from app.admin.openapi import add_openapi
 from app.admin.partitions import add_partitions
 from app.admin.probes import add_probes
@@ -49,6 +50,7 @@ from app.http.refusal_counts import RefusalCounts
 from app.process.setting_watch import SettingWatch
 from app.settings.model import Settings
 from app.settings.version import VERSION
+from app.telemetry.native_use import NativeUse
 from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.identity import Identity
 from dedupe.router import Router
@@ -69,6 +71,7 @@ class AdminContext:
     replay_at: ReplayAt = no_record
     refusals: RefusalCounts = field(default_factory=RefusalCounts)
     setting_watch: SettingWatch = field(default_factory=lambda: SettingWatch(NOTHING_FOUND, None))
+    native: NativeUse | None = None
 
     def stats(self) -> dict[str, Any]:
         """Return this worker's own statistics."""
@@ -86,6 +89,7 @@ class AdminContext:
             "wrong_settings": self.setting_watch.sentences,
             "group": group_of(group),
             **self.edge.document(),
+            "native": native_document(self.native),
             "partitions": documents[: len(router.lanes)],
             "quarantine": documents[len(router.lanes) :],
         }
@@ -97,6 +101,8 @@ class AdminContext:
             registry.register(GroupCollector(self.group))
         registry.register(self.edge)
         registry.register(SettingCollector(self.setting_watch))
+        if self.native is not None:
+            registry.register(NativeCollector(self.native))
 
 
 def create_admin(

@@ -42,9 +42,8 @@ def session_event_ids(source: str, client: str, session: str) -> Callable[[int],
         client: the installation, 1 to 100 bytes.
         session: a KSUID.
     """
-    begun = _hasher(b"sequence", source.encode(), client.encode(), session.encode())
-    begun.update(_SEQUENCE_BYTES.to_bytes(4, "big"))  # as _framed does
-    copy = begun.copy
+    prefix = session_event_prefix(source, client, session)
+    copy = hashlib.blake2b(prefix, digest_size=KSUID_BYTES).copy
 
     def id_of(sequence: int) -> str:
         state = copy()
@@ -52,6 +51,12 @@ def session_event_ids(source: str, client: str, session: str) -> Callable[[int],
         return _text_of(state.digest())
 
     return id_of
+
+
+def session_event_prefix(source: str, client: str, session: str) -> bytes:
+    """Return what is hashed before the sequence's 8 bytes."""
+    parts = (b"sequence", source.encode(), client.encode(), session.encode())
+    return b"".join(map(_framed, parts)) + _SEQUENCE_BYTES.to_bytes(4, "big")
 
 
 def derived_id(source: str, idempotency_key: bytes, index: int) -> str:

@@ -70,23 +70,23 @@ class RecordValues:
         """Whether a number of the batch-level fields is stored as null."""
         self.merged_bytes = self._size_of(merged) if merged else 0
         """The size of the batch-level fields in each event."""
-        self._merging = frozenset(merged) | ignored.intersection(("messageId", "type", *SHARED_FIELDS))
+        self.merging = frozenset(merged) | ignored.intersection(("messageId", "type", *SHARED_FIELDS))
         """An event with one of these fields is serialised again."""
-        self._ip_field = b""
+        self.ip_field = b""
         if client_ip and "context" not in merged:
-            self._ip_field = b'"ip":%b' % orjson.dumps(client_ip)
+            self.ip_field = b'"ip":%b' % orjson.dumps(client_ip)
         shared_context = merged.get("context")
         if client_ip and shared_context and shared_context.get("ip") is None:
             merged["context"] = {**shared_context, "ip": client_ip}
-        self._context_with_ip = b"%b%b," % (_CONTEXT, self._ip_field)
+        self._context_with_ip = b"%b%b," % (_CONTEXT, self.ip_field)
         self._merged = merged
         received_at: dict[str, object] = {RECEIVED_AT: _iso(received_ms)}
         self._added = received_at
         sent_at = shared.get("sentAt")
         if isinstance(sent_at, str) and len(sent_at) <= SENT_AT_CHARS_MAX:
             self._added = received_at | {"sentAt": sent_at}
-        self._suffix = _suffix(self._added | merged)
-        self._suffix_without_sent_at = _suffix(received_at | merged)
+        self.suffix = _suffix(self._added | merged)
+        self.suffix_without_sent_at = _suffix(received_at | merged)
 
     def _size_of(self, merged: dict[str, Any]) -> int:
         try:
@@ -114,15 +114,15 @@ class RecordValues:
         """
         if (
             item.get("type") is None
-            or (self._merging and not self._merging.isdisjoint(item))
+            or (self.merging and not self.merging.isdisjoint(item))
             or (assigned_id is not None and "messageId" in item)  # as null
             or (retried and item.get("sentAt", "") is None)
         ):
             return self._merged_value(item, assigned_id)
-        suffix = self._suffix_after(item, retried) if retried else self._suffix
+        suffix = self._suffix_after(item, retried) if retried else self.suffix
         if assigned_id is not None:
             suffix = b',"messageId":"%b"%b' % (assigned_id.encode(), suffix)
-        if not self._ip_field:
+        if not self.ip_field:
             return content[:-1] + suffix
         return self._with_ip(item, content, suffix) or self._merged_value(item, assigned_id)
 
@@ -139,13 +139,13 @@ class RecordValues:
             is_top_level = is_name and before.rfind(b"{") == 0 and b"[" not in before
             return before + self._context_with_ip + after[:-1] + suffix if is_top_level else None
         if "context" not in item:
-            return b'%b,"context":{%b}%b' % (content[:-1], self._ip_field, suffix)
+            return b'%b,"context":{%b}%b' % (content[:-1], self.ip_field, suffix)
         is_kept = context is not None if type(context) is not dict else context.get("ip") is not None
         return content[:-1] + suffix if is_kept else None
 
     def _suffix_after(self, item: Mapping[str, Any], retried: bytes) -> bytes:
         """Return the suffix of an event with fields besides its content."""
-        suffix = self._suffix if item.get("sentAt") is None else self._suffix_without_sent_at
+        suffix = self.suffix if item.get("sentAt") is None else self.suffix_without_sent_at
         return b",%b%b" % (retried[1:-1], suffix)
 
     def _merged_value(self, item: dict[str, Any], assigned_id: str | None) -> bytes:

@@ -18,7 +18,8 @@ from app.ingest.deep_json import dumps_any
 from app.ingest.event_limits import STEP_BYTES
 from app.ingest.identified import Arrival, Identified
 from app.ingest.large_json import JSONLimits
-from app.ingest.payload import Payload, parse_batch, parse_events
+from app.ingest.parse import parse_batch, parse_events
+from app.ingest.payload import Payload
 from app.ingest.receipts import answer
 from app.ingest.routes.events import Ingest
 from app.ingest.salvaged import salvaged

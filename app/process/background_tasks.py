@@ -30,18 +30,21 @@ Trim = Callable[[str, int, int], Awaitable[int]]
 logger = structlog.get_logger(__name__)
 
 
-async def announce(router: Router, settings: Settings, *, url: str, admin_url: str) -> None:
+async def announce(
+    router: Router, settings: Settings, *, url: str, admin_url: str, native_version: str | None
+) -> None:
     """Print the URLs and an example once all partitions serve."""
     logger.info("starting", events=url, admin=admin_url)
     while not router.is_ready:  # noqa: ASYNC110 - it follows from the states of all lanes
         await asyncio.sleep(READY_POLL_S)
     write_key = "my-write-key" if settings.gateway.write_keys_file is None else "WRITE_KEY"
     worker = "" if settings.group.peer_listen is None else f", {settings.group.worker_id}"
+    native = f"  native  plain events take gateway-native {native_version}\n" if native_version else ""
     event = '{"messageId":"hello-1","type":"track","event":"Hello","userId":"u1"}'
     print(
         f"\nGateway {VERSION} is ready ({settings.gateway.mode}, {settings.log.kind} log{worker}).\n"
         f"  events  {url}\n"
-        f"  admin   {admin_url}/admin/v1/stats\n"
+        f"  admin   {admin_url}/admin/v1/stats\n{native}"
         "Send an event; sent again, it gets the same answer:\n"
         f"  curl -i {url}/v1/events -u {write_key}: -d '{event}'\n",
         file=sys.stderr,

@@ -27,7 +27,7 @@
  *
  * @typedef {"installation" | "sessions" | "events" | "deadLetters"} Kind
  * @typedef {string | [string, number]} Key
- * @typedef {[kind: Kind, key: Key, value: unknown]} Change a value of `undefined` deletes
+ * @typedef {[kind: Kind, key: Key, value: unknown]} Change a value of null or undefined deletes
  * @typedef {object} Storage where the queue is kept; README.md has one for React Native
  * @property {boolean} isDurable
  * @property {(kind: Kind, session?: string) => Promise<[Key, any][]>} read all of a kind by key; of events those of
@@ -97,9 +97,8 @@ export class Client {
     this.#options = { queueEventsMax: 10_000, timeoutMs: 15_000, ...options };
     this.#encode = this.#options.encode;
     const name = options.name ?? "gateway";
-    this.#queue = new Queue(name, `${base} ${writeKey}`, options.storage ?? new IndexedDBStorage(name), (err) =>
-      this.#tell("storage", err),
-    );
+    const storage = options.storage ?? new IndexedDBStorage(name);
+    this.#queue = new Queue(name, `${base} ${writeKey}`, storage, !options.storage, (err) => this.#tell("storage", err));
     this.#loop = this.#run();
     this.#listen(globalThis, "online", () => this.#wake("hurry"));
     this.#listen(globalThis, "pagehide", () => {
@@ -149,7 +148,7 @@ export class Client {
    * @param {{ userId?: string, anonymousId?: string }} [who]
    */
   async track(event, properties = {}, { userId, anonymousId } = {}) {
-    if (this.#isUnknown) await this.#queue.ready;
+    if (this.isUnknown) await this.#queue.ready;
     if (!userId) anonymousId ||= this.#queue.client;
     return this.queue({ type: "track", event, userId, anonymousId, properties });
   }
@@ -171,14 +170,15 @@ export class Client {
   async flush(timeoutMs = 10_000) {
     const end = performance.now() + timeoutMs;
     const late = pause(timeoutMs);
-    await Promise.race([this.#queue.adopt(true).catch((err) => this.#tell("storage", err)), late.over]);
+    const adopting = this.#queue.ready.then(() => this.#queue.adopt(true)).catch((err) => this.#tell("storage", err));
+    await Promise.race([adopting, late.over]);
     this.#failures = 0;
     this.#wake("hurry");
     while (this.#queue.waiting && performance.now() < end && !this.#isClosed) {
       await Promise.race([new Promise((resolve) => this.#waiters.add(() => resolve(null))), late.over]);
     }
     late.cancel();
-    return this.#queue.waiting === 0;
+    return this.#queue.waiting === 0 && (this.#queue.isAllRead || !this.#queue.keeper.isInUse);
   }
 
   /** Deliver for so long, then send nothing any more. What is left waits for the next tab. */
@@ -209,7 +209,7 @@ export class Client {
    */
   async queue(event) {
     const plain = plainOf(event);
-    if (this.#isUnknown) await this.#queue.ready;
+    if (this.isUnknown) await this.#queue.ready;
     if (this.#queue.waiting >= this.#options.queueEventsMax && !this.makeRoom()) return null;
     const { place, written } = this.#queue.add(plain);
     this.#wake("event");
@@ -218,8 +218,8 @@ export class Client {
     return place;
   }
 
-  /** Whether there is time to wait for what is remembered, since this is no page that may be left. */
-  get #isUnknown() {
+  /** @protected whether there is time to wait for what is remembered, since this is no page that may be left */
+  get isUnknown() {
     return !this.#queue.isOpen && !inPage(() => localStorage);
   }
 
@@ -233,9 +233,40 @@ export class Client {
     throw new QueueFullError(`${this.#options.queueEventsMax} events wait already`);
   }
 
-  /** @protected */
-  get kept() {
-    return this.#queue;
+  /** @protected the id of this installation, once it is known */
+  get installation() {
+    return this.#queue.client;
+  }
+
+  /** @protected what is remembered, by name */
+  get known() {
+    return this.#queue.known;
+  }
+
+  /**
+   * @protected
+   * @param {string} name
+   * @param {unknown} value
+   */
+  remember(name, value) {
+    return this.#queue.remember(name, value);
+  }
+
+  /** @protected delete what waits, in all tabs */
+  clear() {
+    return this.#queue.clear();
+  }
+
+  /** @protected make room by deleting the event that waits longest */
+  dropOldest() {
+    this.#queue.dropOldest();
+  }
+
+  /** @protected delete the dead letters, and resolve to them */
+  async takeLetters() {
+    const letters = await this.#queue.letters();
+    await this.#queue.deleteLetters(letters);
+    return letters.map(([, letter]) => letter);
   }
 
   // ---- delivery
@@ -655,21 +686,25 @@ class Queue {
   /** @type {Record<string, any>} of this installation: what is remembered */ known;
   /** @type {string | undefined} as the gateway's answers name it; "" if they do not */ #source;
   #told = /** @type {Record<string, any>} */ ({}); // what this page has to be remembered before that was read
+  #remembered = 0;
   #adoptAt = 0;
-  #isAllRead = false;
+  /** Whether it is known what others left. */ isAllRead = false;
   /** @type {Change[]} of which this page may not see the end */ #noted = [];
   #noteKey;
   #name;
+  #isShared;
   #target;
 
   /**
    * @param {string} name
    * @param {string} target where its events go: url and write key
    * @param {Storage} storage
+   * @param {boolean} isShared whether other tabs have it, too
    * @param {(err: Error | null) => void} onError
    */
-  constructor(name, target, storage, onError) {
+  constructor(name, target, storage, isShared, onError) {
     this.#name = name;
+    this.#isShared = isShared;
     this.#target = target;
     this.keeper = new Keeper(storage, onError);
     this.onError = onError;
@@ -696,6 +731,25 @@ class Queue {
     const isNoted = !this.isOpen || this.isLeft;
     if (isNoted) this.#note(changes);
     return { place: { session, sequence }, written: isNoted ? this.ready : this.keeper.write(changes) };
+  }
+
+  /** Delete the event that waits longest. */
+  dropOldest() {
+    const oldest = [...this.sessions.values()].find(({ events }) => events.size);
+    if (oldest) this.keeper.write(oldest.delete(oldest.events.keys().next().value ?? 0));
+  }
+
+  /** Delete what waits, in all tabs, and the dead letters. */
+  async clear() {
+    for (const { events } of this.sessions.values()) events.clear();
+    for (const key of this.#notes()) inPage(() => localStorage.removeItem(key));
+    this.#noted.length = 0;
+    await this.ready;
+    for (const { events } of this.sessions.values()) events.clear();
+    const kept = await this.keeper.read("events").catch(() => []);
+    const keys = [...kept, ...this.keeper.underWay.flatMap(([kind, key]) => (kind === "events" ? [[key]] : []))];
+    await this.keeper.write(keys.map(([key]) => ["events", /** @type {Key} */ (key), undefined]));
+    await this.deleteLetters(await this.letters());
   }
 
   /**
@@ -771,6 +825,7 @@ class Queue {
    * @param {unknown} value
    */
   remember(key, value) {
+    this.#remembered++;
     this.known[key] = this.#told[key] = value;
     inPage(() => (localStorage[this.#name] = JSON.stringify(this.known)));
     return this.keeper.write([["installation", key, value]]);
@@ -821,9 +876,10 @@ class Queue {
 
   /** Read what is remembered of this installation; write it where it is not there, or not any more. */
   async #readInstallation() {
+    const before = this.#remembered;
     const kept = Object.fromEntries(await this.keeper.read("installation"));
     if (!this.isOpen) this.client = kept.client ?? this.client;
-    Object.assign(this.known, kept, this.isOpen ? {} : this.#told);
+    if (before === this.#remembered || !this.isOpen) Object.assign(this.known, kept, this.isOpen ? {} : this.#told);
     if (this.known.source?.target === this.#target) this.#source ??= this.known.source.source;
     if (this.known.client !== this.client) this.remember("client", this.client);
     if (!kept.client) this.keeper.write(Object.entries(this.known).map(([key, value]) => ["installation", key, value]));
@@ -833,17 +889,17 @@ class Queue {
    * Take over sessions of tabs that are gone. Without locks (no https) nobody knows which: those that are there, then.
    *
    * @param {boolean} [isNow]
+   * @returns {Promise<unknown>} false if it is not known what is left
    */
   async adopt(isNow = false) {
     if (!isNow && performance.now() < this.#adoptAt) return;
     this.#adoptAt = performance.now() + ADOPT_MS;
-    if (!(await this.keeper.write([]))) return; // what was delivered may still be there
+    if (!(await this.keeper.write([]))) return false; // what was delivered may still be there
     await this.#readInstallation();
-    if (this.#isAllRead && !globalThis.navigator?.locks) return;
-    for (const key of inPage(() => Object.keys(localStorage)) ?? []) {
-      if (key.startsWith(this.#notesKey) && key !== this.#noteKey) {
-        await this.#writeNotes(key, inPage(() => JSON.parse(localStorage[key])) ?? []);
-      }
+    if (this.known.user?.isOptedOut) for (const { events } of this.sessions.values()) events.clear(); // in another tab
+    if (this.isAllRead && !globalThis.navigator?.locks) return;
+    for (const key of this.#notes()) {
+      if (key !== this.#noteKey) await this.#writeNotes(key, inPage(() => JSON.parse(localStorage[key])) ?? []);
     }
     this.needsSource = false;
     for (const [session, row] of await this.keeper.read("sessions")) {
@@ -851,7 +907,7 @@ class Queue {
       if (this.#isDue(row)) await this.#take(row);
       else this.needsSource ||= this.#source === undefined;
     }
-    this.#isAllRead = true;
+    this.isAllRead = !this.needsSource;
   }
 
   /**
@@ -872,7 +928,14 @@ class Queue {
   #begin(isLeft = false) {
     const session = ksuid();
     const row = { session, last: 0, doubtfulThrough: 0, client: this.client, source: this.#source || undefined };
-    return this.#add(row, isLeft ? Promise.resolve(null) : this.#hold(session, {}));
+    const control = new AbortController();
+    const begun = this.#add(row, isLeft ? Promise.resolve(null) : this.#hold(session, { signal: control.signal }));
+    const { release } = begun;
+    begun.release = () => {
+      control.abort(); // it may not be ours yet
+      release();
+    };
+    return begun;
   }
 
   /**
@@ -900,7 +963,7 @@ class Queue {
       /** @param {unknown} lock */
       const work = (lock) => lock ? new Promise((release) => resolve({ isLocked: true, release: () => release(0) })) : resolve(null);
       const asked = globalThis.navigator?.locks?.request(`${this.#name} ${session}`, options, work);
-      Promise.resolve(asked ?? Promise.reject()).catch(() => resolve({ isLocked: false, release: () => {} }));
+      Promise.resolve(asked ?? Promise.reject()).catch(() => resolve({ isLocked: !this.#isShared, release: () => {} }));
     });
   }
 
@@ -932,7 +995,7 @@ class Queue {
     this.isLeft = false;
     this.#writeNotes(this.#noteKey, this.#noted);
     if (this.keeper.isDurable) this.sessions.clear();
-    this.#isAllRead = false;
+    this.isAllRead = false;
     this.#adoptAt = 0;
     this.own = this.#begin();
   }
@@ -970,6 +1033,10 @@ class Queue {
 
   get #notesKey() {
     return `${this.#name} note `;
+  }
+
+  #notes() {
+    return (inPage(() => Object.keys(localStorage)) ?? []).filter((key) => key.startsWith(this.#notesKey));
   }
 
   get #tabKey() {
@@ -1130,7 +1197,7 @@ class IndexedDBStorage {
     const transaction = db.transaction(kinds, "readwrite", { durability: "strict" }); // less would lose events with the power
     for (const [kind, key, value] of changes) {
       const store = transaction.objectStore(kind);
-      if (value === undefined) store.delete(key);
+      if (value == null) store.delete(key);
       else if (store.keyPath) store.put(value);
       else store.put(value, key);
     }
@@ -1170,7 +1237,8 @@ class Keeper {
   /** @type {Map<string, Change>} that failed */ #unwritten = new Map();
   /** @type {Set<Change[]>} */ #underWay = new Set();
   #triedAt = 0;
-  #hasWritten = false; // else nothing is there to be deleted
+  #isFailing = false;
+  /** Whether it has ever taken anything; else nothing is there to be deleted. */ isInUse = false;
   #storage;
   #onError;
 
@@ -1185,15 +1253,20 @@ class Keeper {
 
   /** Whether all that waits is kept where it survives the page. */
   get isDurable() {
-    return this.#storage.isDurable && ![...this.#unwritten.values()].some(([, , value]) => value !== undefined);
+    return this.#storage.isDurable && !this.#isFailing;
   }
 
   /**
    * @param {Kind} kind
    * @param {string} [session]
    */
-  read(kind, session) {
-    return within(STORAGE_MS, this.#storage.read(kind, session));
+  async read(kind, session) {
+    try {
+      return await within(STORAGE_MS, this.#storage.read(kind, session));
+    } catch (err) {
+      this.#isFailing = true;
+      throw err;
+    }
   }
 
   /**
@@ -1207,20 +1280,23 @@ class Keeper {
       for (const change of changes) this.#keep(change);
       return false;
     }
-    const all = [...this.#unwritten.values(), ...changes];
+    for (const change of changes) this.#unwritten.set(nameOf(change), change); // the later one of two counts
+    const all = [...this.#unwritten.values()];
     this.#unwritten.clear();
     this.#triedAt = performance.now();
     this.#underWay.add(all);
     try {
       await this.#write(all);
+      this.#isFailing &&= !all.length;
       if (all.length) this.#onError(null);
       return true;
     } catch (err) {
+      this.#isFailing = true;
       this.#onError(asError(err));
-      const deleted = all.filter(([, , value]) => value === undefined); // which makes room where it is full
+      const deleted = all.filter(([, , value]) => value == null); // which makes room where it is full
       const isRoomMade = deleted.length < all.length && (await this.#write(deleted).then(() => true, () => {}));
       for (const change of all) {
-        if (this.#unwritten.has(nameOf(change)) || (isRoomMade && change[2] === undefined)) continue;
+        if (this.#unwritten.has(nameOf(change)) || (isRoomMade && change[2] == null)) continue;
         this.#keep(change);
       }
       return false;
@@ -1242,13 +1318,13 @@ class Keeper {
   async #write(changes) {
     if (!changes.length) return;
     await within(WRITE_MS, this.#storage.write(changes));
-    this.#hasWritten = true;
+    this.isInUse = true;
   }
 
   /** @param {Change} change */
   #keep(change) {
     this.#unwritten.delete(nameOf(change));
-    if (change[2] !== undefined || this.#hasWritten) this.#unwritten.set(nameOf(change), change);
+    if (change[2] != null || this.isInUse) this.#unwritten.set(nameOf(change), change);
   }
 }
 

@@ -221,6 +221,11 @@ def event_of(content: bytes) -> dict[str, Any]:
     return event if isinstance(event, dict) else {"unreadable": content.decode("latin-1")}
 
 
+def is_header(name: str) -> bool:
+    """Whether a name can be a header's value, as all are that are not damaged."""
+    return name.isascii() and name.isprintable() and bool(name)
+
+
 def ksuid() -> str:
     """Return a new KSUID: 4 bytes of time, which sort it roughly, and 16 random ones, in base 62."""
     seconds = max(0, int(time.time()) - KSUID_EPOCH_S) % 2**32
@@ -542,6 +547,7 @@ class QueueFile:
         self.db = sqlite3.connect(
             ":memory:" if path is None else path, timeout=0, isolation_level=None, check_same_thread=False
         )
+        self.db.text_factory = lambda text: text.decode(errors="replace")  # of a damaged file
         try:
             self._prepare()
         except sqlite3.OperationalError as err:
@@ -549,6 +555,11 @@ class QueueFile:
             if err.sqlite_errorcode & PRIMARY_CODE == sqlite3.SQLITE_BUSY:
                 raise QueueInUseError(f"another client has {path} open") from err
             raise
+        except UnicodeDecodeError as err:  # of SQLite's own message, which names what is damaged
+            self.db.close()
+            damage = sqlite3.DatabaseError("the schema is damaged")
+            damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise damage from err
         except BaseException:
             self.db.close()
             raise
@@ -735,13 +746,97 @@ def _upgrade(db: sqlite3.Connection) -> None:
         db.execute(statement)
 
 
+# ---- carving: Events from the pages of a damaged file, without the tree that leads to them.
+#
+# The format is https://www.sqlite.org/fileformat2.html: the table of events is an index tree, whose cells
+# are records. Whatever is no event fails its checksum.
+
+
+LEAF, INTERIOR = 0x0A, 0x02
+HEAD_BYTES = {LEAF: 8, INTERIOR: 12}
+CHILD_BYTES = {LEAF: 0, INTERIOR: 4}
+LOCAL_MAX, LOCAL_MIN = (PAGE_BYTES - 12) * 64 // 255 - 23, (PAGE_BYTES - 12) * 32 // 255 - 23
+"""How much of a record is in its cell."""
+
+CHAIN_BYTES = PAGE_BYTES - 4
+RECORD_BYTES_MAX = 1_000_000
+INTEGER_BYTES = (0, 1, 2, 3, 4, 6, 8, 0, 0, 0)
+"""By serial type; the last two are 0 and 1 themselves."""
+
+
+def carved_events(file: bytes) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of all events in the pages of a file, of deleted ones, too."""
+    for begin in range(0, len(file) - PAGE_BYTES + 1, PAGE_BYTES):
+        kind = file[begin]
+        if kind in HEAD_BYTES:
+            cells = int.from_bytes(file[begin + 3 : begin + 5], "big")
+            for number in range(min(cells, PAGE_BYTES // 2)):
+                pointer = begin + HEAD_BYTES[kind] + 2 * number
+                at = begin + int.from_bytes(file[pointer : pointer + 2], "big") + CHILD_BYTES[kind]
+                with suppress(IndexError, ValueError):
+                    yield _event_in(_record_at(file, at))
+
+
+def _record_at(file: bytes, at: int) -> bytes:
+    """Return the record of a cell, with the pages that it goes on in."""
+    size, at = _varint(file, at)
+    if size > RECORD_BYTES_MAX:
+        raise ValueError
+    local = size
+    if size > LOCAL_MAX:
+        local = LOCAL_MIN + (size - LOCAL_MIN) % CHAIN_BYTES
+        local = local if local <= LOCAL_MAX else LOCAL_MIN
+    record, link = bytearray(file[at : at + local]), at + local
+    while len(record) < size:
+        page = (int.from_bytes(file[link : link + 4], "big") - 1) * PAGE_BYTES
+        if not 0 < page < len(file):
+            raise ValueError
+        record += file[page + 4 : page + PAGE_BYTES][: size - len(record)]
+        link = page
+    return bytes(record)
+
+
+def _event_in(record: bytes) -> tuple[Any, ...]:
+    """Return the columns of a record. Raises ValueError, IndexError if it is no event."""
+    head, at = _varint(record, 0)
+    body, row = head, list[Any]()
+    while at < head:
+        kind, at = _varint(record, at)
+        if kind < len(INTEGER_BYTES):
+            size = INTEGER_BYTES[kind]
+            row.append(kind - 8 if kind >= 8 else int.from_bytes(record[body : body + size], "big"))
+        else:
+            size = (kind - 12) // 2
+            row.append(record[body : body + size])
+        body += size
+    _session_id, _sequence, content, _has_id, _queued_at_ms, checksum = row
+    if not isinstance(content, bytes) or zlib.crc32(content) != checksum:
+        raise ValueError
+    return tuple(row)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number of up to 9 bytes, and where it ends."""
+    value = 0
+    for _ in range(8):
+        value = value << 7 | data[at] & 0x7F
+        at += 1
+        if data[at - 1] < 0x80:
+            return value, at
+    return value << 8 | data[at], at + 1
+
+
 # ---- salvage: What can be read of a queue's file, however damaged it is, and how it gets into another one.
 
 
 PAGES_AT, PAGES_BYTES = 28, 4
 """Where the header has the number of pages."""
 
+UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""The latter is raised for a message that quotes what is damaged."""
+
 SKIPPED_ONE_BY_ONE = 1_000
+EVENT_TYPES = (int, int, bytes, int, int, int)
 
 
 class Contents(NamedTuple):
@@ -755,17 +850,19 @@ class Contents(NamedTuple):
 
 def contents_of(db: sqlite3.Connection) -> Contents:
     """Read all that can be read."""
-    settings = dict(_rows(db, "SELECT name, value FROM settings {}", "name"))
+    settings = dict(_rows(db, "SELECT name, value FROM settings {}", "name", (str, str)))
     sessions: dict[int, tuple[int, str, str, str, int, int]] = {
-        row[0]: row for row in _rows(db, "SELECT * FROM sessions NOT INDEXED {}", "id")
+        row[0]: row
+        for row in _rows(db, "SELECT * FROM sessions NOT INDEXED {}", "id", (int, str, str, str, int, int))
     }
     names = "SELECT id, client, session FROM sessions INDEXED BY sqlite_autoindex_sessions_1 {}"
     events = _events_of(db)
-    for number, client, session in _rows(db, names, "session"):
+    for number, client, session in _rows(db, names, "session", (int, str, str)):
         last = max((sequence for id_, sequence in events if id_ == number), default=0)
         sessions.setdefault(number, (number, client, session, "", last, 0))
-    letters = _rows(db, "SELECT session, sequence, code, message, content FROM dead_letters {}", "id")
-    return Contents(settings, [sessions[number] for number in sorted(sessions)], events, letters)
+    letters = "SELECT session, sequence, code, message, content FROM dead_letters {}"
+    buried = _rows(db, letters, "id", (str, int, str, str, bytes))
+    return Contents(settings, [sessions[number] for number in sorted(sessions)], events, buried)
 
 
 def salvage(damaged: Path) -> Contents:
@@ -777,10 +874,14 @@ def salvage(damaged: Path) -> Contents:
         if wal.exists():
             shutil.copy(wal, f"{copy}-wal")
         found = _read(copy)
-        if found.sessions or found.events:
-            return found
-        _give_first_page(copy)
-        return _read(copy)
+        if not found.sessions:
+            _give_first_page(copy)
+            found = _read(copy)
+        known = {number for number, *_ in found.sessions}
+        for row in carved_events(copy.read_bytes()):
+            if row[0] in known and _fits(row, EVENT_TYPES):
+                found.events.setdefault((row[0], row[1]), row)
+        return found
 
 
 def take_in(db: sqlite3.Connection, contents: Contents) -> None:
@@ -817,17 +918,23 @@ def _read(path: Path) -> Contents:
         return contents_of(db)
 
 
-def _rows(db: sqlite3.Connection, query: str, key: str) -> list[Any]:
+def _rows(db: sqlite3.Connection, query: str, key: str, types: tuple[type, ...]) -> list[Any]:
     """Return rows in the order of a key, from the first and from the last one up to where damage begins."""
     found: list[list[Any]] = []
     for direction in ("ASC", "DESC"):
         rows = list[Any]()
-        with suppress(sqlite3.DatabaseError):
+        with suppress(*UNREADABLE):
             for row in db.execute(query.format(f"ORDER BY {key} {direction}")):
-                rows.append(row)
+                if _fits(row, types):
+                    rows.append(row)
         found.append(rows)
     forwards, backwards = found
     return list(dict.fromkeys([*forwards, *reversed(backwards)]))
+
+
+def _fits(row: tuple[Any, ...], types: tuple[type, ...]) -> bool:
+    """Whether a row has what was written to it: pages may be damaged and readable."""
+    return all(isinstance(value, kind) for value, kind in zip(row, types, strict=True))
 
 
 def _events_of(db: sqlite3.Connection) -> dict[tuple[int, int], tuple[Any, ...]]:
@@ -840,11 +947,12 @@ def _events_of(db: sqlite3.Connection) -> dict[tuple[int, int], tuple[Any, ...]]
                 "SELECT * FROM events WHERE (session_id, sequence) > (?, ?) ORDER BY session_id, sequence",
                 after,
             ):
-                after, step = (row[0], row[1]), 1
-                found[after] = row
+                if _fits(row, EVENT_TYPES):
+                    after, step = (row[0], row[1]), 1
+                    found[after] = row
         except sqlite3.OperationalError:  # there is no such table
             break
-        except sqlite3.DatabaseError:
+        except UNREADABLE:
             after, skipped = (after[0], after[1] + step), skipped + 1
             step *= 2 if skipped > SKIPPED_ONE_BY_ONE else 1
         else:
@@ -1169,10 +1277,10 @@ class EventQueue(Durable):
         self.file.check_room(sum(len(event.content) for event in events))
         try:
             with self.file.transaction() as db:
-                session = self._current or self._new_session(db)
+                session = self._current_session() or self._new_session(db)
                 places = self._append(db, session, events)
         except BaseException:
-            self._current = None  # its row may be gone, too
+            self._current = None  # it has given places to nothing
             raise
         self._current = session
         self.size += len(events)
@@ -1189,7 +1297,7 @@ class EventQueue(Durable):
                 (session_id, events_max),
             ).fetchall()
             first = rows[0][0]
-            events = list(whole_run(rows))
+            events = list(whole_run(rows)) if is_header(client) and is_header(session) else []
             if not events:
                 self._bury_damaged(session_id, Place(session, first), rows[0][1])
                 continue
@@ -1374,6 +1482,15 @@ class EventQueue(Durable):
             return False
         later = "SELECT 1 FROM events WHERE session_id = ? AND sequence > ?"
         return self._db.execute(later, (session_id, through)).fetchone() is None
+
+    def _current_session(self) -> _Session | None:
+        """Return the session of new events, unless its row has gone with a transaction that failed."""
+        if self._current is None:
+            return None
+        row = self._db.execute(
+            "SELECT 1 FROM sessions WHERE id = ? AND session = ?", (self._current.id, self._current.session)
+        ).fetchone()
+        return self._current if row else None
 
     def _new_session(self, db: sqlite3.Connection) -> _Session:
         session = ksuid()
@@ -1730,9 +1847,13 @@ class Delivery:
     def _run(self) -> None:
         try:
             while self._wait_for_events():
-                self._adopt()
-                pause_s, is_asked = self._try()
-                self._tell()
+                pause_s, is_asked = BACKOFF_MAX_S, False
+                try:
+                    self._adopt()
+                    pause_s, is_asked = self._try()
+                    self._tell()
+                except Exception:  # nothing may end this thread
+                    logger.exception("an unforeseen error")
                 self._sleep(pause_s, is_asked=is_asked)
             self._say_farewell()
         finally:
@@ -2030,7 +2151,7 @@ class Client(Vocabulary[Place | None]):
             QueueInUseError: another client has the file open.
         """
         self._sender = Sender(url, write_key, transport)
-        place = Path(path)
+        place = Path(path).absolute()  # a daemon leaves its folder
         folder = Folder(place) if place.is_dir() else None
 
         def open_file(path: Path) -> EventQueue:
@@ -2091,7 +2212,7 @@ class Client(Vocabulary[Place | None]):
         if kind == "alias" and "previousId" not in event:
             event["previousId"] = kept or self.anonymous_id
         if kind in ("identify", "alias") and user_id and not self._queue.setting("opted_out"):
-            self._queue.keep({"user": str(user_id)})
+            self._queue.keep({"user": str(user_id).encode(errors="replace").decode()})
         elif not user_id and kept and "anonymousId" not in event:
             event["userId"] = kept
         if kind == "identify" or not ("userId" in event or "anonymousId" in event):
@@ -2137,6 +2258,8 @@ class Client(Vocabulary[Place | None]):
 
         What is left waits in the file. Closing again does nothing.
         """
+        if os.getpid() != self._process:  # the file is the parent's
+            return not self._queue.size
         return self._delivery.close(timeout)
 
     def dead_letters(self) -> list[DeadLetter]:

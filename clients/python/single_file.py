@@ -36,7 +36,8 @@ def written_anew() -> str:
                 text = ast.unparse(node)
                 if seen.setdefault(name, text) != text:
                     raise ValueError(f"{name} of {path.name} is another one in a module before")
-        parts.append(f"# ---- {path.stem}: {ast.get_docstring(tree)}\n")
+        about = f"---- {path.stem}: {ast.get_docstring(tree)}"
+        parts.append("".join(f"# {line}".rstrip() + "\n" for line in about.splitlines()))
         parts.append("\n".join(lines[_begin_of(first) - 1 :]) + "\n")
     return f"{HEAD}\n{_as_text(imports)}\n" + "\n\n".join(parts)
 

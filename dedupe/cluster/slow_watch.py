@@ -110,9 +110,11 @@ class SlowWatch:
         """
         Return how long the leader of one lane takes to answer this worker, in seconds.
 
-        None if it does not, or this worker could not take over each of the lanes that it follows at once.
+        None if it does not, or this worker could not take over each of the lanes that it follows at once, or
+        one of them has moved too recently: its owner may have been restarted since, and does not know.
         """
-        if self.handed_over or not all(self._lanes[number].follower.is_caught_up for number in numbers):
+        is_behind = not all(self._lanes[number].follower.is_caught_up for number in numbers)
+        if is_behind or self.handed_over or self._have_moved(numbers):
             return None
         took = await _time_of(self._lanes[probed].log.probe(), STANDBY_S)
         return took.seconds if took.is_answered else None
@@ -128,8 +130,7 @@ class SlowWatch:
 
     async def _look(self) -> None:
         now = self._clock.monotonic()
-        for status in self._directory.alive().values():
-            self._moved_at.update(dict.fromkeys(status.handed_over, now))
+        self._note_moves()
         self._measure(now)
         slow = self._slow_leaders(now)
         if now - self._probed_at < AGAIN_S:
@@ -185,17 +186,29 @@ class SlowWatch:
 
     # ---- handing over
 
+    def _note_moves(self) -> None:
+        now = self._clock.monotonic()
+        for status in self._directory.alive().values():
+            self._moved_at.update(dict.fromkeys(status.handed_over, now))
+
+    def _have_moved(self, numbers: Sequence[int]) -> bool:
+        """Whether one of these lanes was given up lately, by whichever worker."""
+        now = self._clock.monotonic()
+        return any(now - self._moved_at.get(number, -MOVE_AGAIN_S) < MOVE_AGAIN_S for number in numbers)
+
     async def _check(self, leader: str) -> None:
         """Hand all lanes over if their standbys get answers of the leader that this worker waits for."""
-        now = self._probed_at = self._clock.monotonic()
+        self._probed_at = self._clock.monotonic()
         lanes = sorted(self._running)
         led = [number for number in lanes if self._lanes[number].log.leader == leader]
-        if not led or any(now - self._moved_at.get(number, -MOVE_AGAIN_S) < MOVE_AGAIN_S for number in lanes):
+        if not led or self._have_moved(lanes):
             return
         own, standby_s = await asyncio.gather(
             _time_of(self._lanes[led[0]].log.probe(), PROBE_S), self._ask_standbys(lanes, led[0])
         )
-        if standby_s is None or own.seconds < max(SLOW_S, TIMES * standby_s):
+        self._note_moves()  # meanwhile
+        is_other = lanes != sorted(self._running) or self._have_moved(lanes)
+        if is_other or standby_s is None or own.seconds < max(SLOW_S, TIMES * standby_s):
             return
         logger.error(
             "partitions handed over: their leader answers this worker far slower than their standbys",

@@ -71,7 +71,7 @@ class Identity:
         """`secret` has SECRET_BYTES_MIN to SECRET_BYTES_MAX bytes and is never logged."""
         if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
             raise ValueError(f"identity secret must have {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes")
-        self._secret = secret
+        self.secret = secret
         self._base = lru_cache(SOURCES_CACHED)(self._hash_of)
         self._keys_of_source = lru_cache(SOURCES_CACHED)(self._keys)
         self.source_hash: Callable[[str], bytes] = lru_cache(SOURCES_CACHED)(self._source_hash)
@@ -122,6 +122,21 @@ class Identity:
         """Return `secondary_key` for one client, as a function of the id's bytes."""
         return self._keys(_KIND_GUARD, source, client_hash)
 
+    @staticmethod
+    def message_prefix(source: str) -> bytes:
+        """Return what is hashed, under the secret, before a message id."""
+        return _prefix(_KIND_MESSAGE, source)
+
+    @staticmethod
+    def sequence_prefix(client_hash: bytes, session_hash: bytes) -> bytes:
+        """Return what is hashed, under the secret, before a sequence's 8 bytes."""
+        return _prefix(_KIND_SEQUENCE, "") + client_hash + session_hash
+
+    @staticmethod
+    def secondary_prefix(source: str, client_hash: bytes) -> bytes:
+        """Return what is hashed, under the secret, before the message id of a client's event."""
+        return _prefix(_KIND_GUARD, source) + client_hash
+
     def _digest(self, kind: bytes, source: str, rest: bytes) -> bytes:
         return self._keys_of_source(kind, source)(rest)
 
@@ -145,8 +160,7 @@ class Identity:
 
     def _hash_of(self, kind: bytes, source: str = "") -> "hashlib.blake2b":
         """Return the hash state after the length-prefixed kind and source."""
-        prefix = _prefixed(kind) + _prefixed(source.encode())
-        return hashlib.blake2b(prefix, digest_size=KEY_BYTES, key=self._secret)
+        return hashlib.blake2b(_prefix(kind, source), digest_size=KEY_BYTES, key=self.secret)
 
 
 def is_blank(text: str) -> bool:
@@ -213,6 +227,10 @@ def fingerprint_of(content: bytes) -> Fingerprint:
     state = _begun()
     state.update(content)
     return state.digest()
+
+
+def _prefix(kind: bytes, source: str) -> bytes:
+    return _prefixed(kind) + _prefixed(source.encode())
 
 
 def _prefixed(part: bytes) -> bytes:

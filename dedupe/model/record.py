@@ -32,8 +32,8 @@ evicted sessions, and their records have none.
 """
 
 import struct
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, overload
 
 from isal.isal_zlib import crc32
 
@@ -112,6 +112,71 @@ def build_record(
     if reason is not None:
         headers.append((HEADER_REASON, reason.encode()))
     return NewRecord(timestamp_ms, id_bytes, value, headers)
+
+
+class EventRecords(Sequence[NewRecord]):
+    """The records of new events of one partition, built when they are read."""
+
+    def __init__(
+        self,
+        events: Sequence[Event],
+        sessions: Sequence[Session | None],
+        evicted: Sequence[Sequence[bytes]] = (),
+        *,
+        lane_seq: int,
+        timestamp_ms: int,
+    ) -> None:
+        """
+        Take the events.
+
+        Args:
+            events: in order.
+            sessions: what is recorded of the session of each, with the state before it; empty without any.
+            evicted: the keys of other sessions that the record of each evicts; empty if none does.
+            lane_seq: of the first.
+            timestamp_ms: of all.
+        """
+        self.events = events
+        self.sessions = sessions
+        self.evicted = evicted
+        self.lane_seq = lane_seq
+        self.timestamp_ms = timestamp_ms
+        self._built: list[NewRecord] = []
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    @overload
+    def __getitem__(self, place: int) -> NewRecord: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[NewRecord]: ...
+    def __getitem__(self, place: int | slice) -> NewRecord | list[NewRecord]:
+        """Return one record, or some."""
+        return self._records()[place]
+
+    def __iter__(self) -> Iterator[NewRecord]:
+        """Return the records in order."""
+        return iter(self._records())
+
+    def _records(self) -> list[NewRecord]:
+        if not self._built:
+            first, timestamp_ms, sessions, evicted = (
+                self.lane_seq,
+                self.timestamp_ms,
+                self.sessions,
+                self.evicted,
+            )
+            self._built = [
+                build_record(
+                    event,
+                    lane_seq=first + place,
+                    timestamp_ms=timestamp_ms,
+                    recorded=sessions[place] if sessions else None,
+                    evicted=evicted[place] if evicted else (),
+                )
+                for place, event in enumerate(self.events)
+            ]
+        return self._built
 
 
 def parse_identity(record: LogRecord) -> RecordIdentity:

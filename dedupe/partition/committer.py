@@ -8,7 +8,7 @@ routes.post_events -> Router.submit -> Lane.submit -> **admit -> PartitionLog.ap
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import islice, zip_longest
+from itertools import islice
 
 import structlog
 
@@ -17,7 +17,7 @@ from dedupe.decide.committed import Committed, LastRecord
 from dedupe.decide.evictions import NO_EVICTIONS, EndedSessions, Evictions, evictions_of
 from dedupe.decide.sessions import NO_SOURCE, SessionKey, keys_of
 from dedupe.model.errors import FencedError, NotAppendedError, RecordsRefusedError
-from dedupe.model.record import EVICTED_MAX, build_record
+from dedupe.model.record import EVICTED_MAX, EventRecords
 from dedupe.model.types import Event, Offset, Session
 from dedupe.partition.context import LaneContext
 from dedupe.partition.metrics import LaneCounts
@@ -206,19 +206,7 @@ class Committer:
             own = [(session, of) for session, of in zip(sessions, source_hashes, strict=True) if session]
             evictions = evictions_of(index.index, own, self._ended, self._context.session_policy)
             evicted = _by_record(evictions.keys, sessions)
-        records = [
-            build_record(event, lane_seq=first_seq + i, timestamp_ms=timestamp_ms, recorded=recorded)
-            for i, (event, recorded) in enumerate(zip_longest(new, sessions))
-        ]
-        for i, keys in enumerate(evicted):
-            if keys:
-                records[i] = build_record(
-                    new[i],
-                    lane_seq=first_seq + i,
-                    timestamp_ms=timestamp_ms,
-                    recorded=sessions[i],
-                    evicted=keys,
-                )
+        records = EventRecords(new, sessions, evicted, lane_seq=first_seq, timestamp_ms=timestamp_ms)
         self.appending_since = began = self._context.clock.monotonic()
         try:
             base = await self._log.append(records)

@@ -95,7 +95,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "bench.md").write_text(report)
     (args.out / "bench.json").write_text(json.dumps(as_json(head, samples, remembered), indent=1) + "\n")
-    (args.out / "bench.svg").write_text(cpu_chart(samples, batch_events=max(extent.events)))
+    (args.out / "bench.svg").write_text(cpu_chart(samples, batch_events=max(extent.batches)))
     print(f"\n{report}\nWritten to {args.out}: bench.md, bench.json, bench.svg")
 
 

@@ -3,18 +3,22 @@
 from collections.abc import Iterator
 from html import escape
 
-from loadtests.bench.contestants import GATEWAY, PLAIN, REDIS, SQLITE
+from loadtests.bench.contestants import GATEWAY, NATIVE, PLAIN, REDIS, SQLITE
 from loadtests.bench.report import Samples, service_cpu, store_cpu
-from loadtests.bench.run import Load
+from loadtests.bench.run import CONNECTIONS, Load
 
-COLOURS = {PLAIN: "#8a8f98", REDIS: "#c8553d", GATEWAY: "#2a6f97", SQLITE: "#61a5c2"}
+COLOURS = {PLAIN: "#8a8f98", REDIS: "#c8553d", GATEWAY: "#2a6f97", NATIVE: "#014f86", SQLITE: "#61a5c2"}
 BAR, GAP, LEFT, TOP, HEIGHT = 26, 34, 60, 46, 240
 WHITE, INK, LINE = "#ffffff", "#24292f", "#d0d7de"
 
 
 def cpu_chart(samples: Samples, batch_events: int) -> str:
     """Return a chart of CPU an event in batches of one size; the pale part of a bar is Kafka and Redis."""
-    loads = [load for load in samples.loads if load.batch_events == batch_events and load.connections > 1]
+    loads = [
+        load
+        for load in samples.loads
+        if load.batch_events == batch_events and load.connections == CONNECTIONS
+    ]
     highest = max(sum(_bar(samples, name, load)) for load in loads for name in samples.contestants)
     top_us = _round_up(highest)
     group = len(samples.contestants) * BAR + GAP

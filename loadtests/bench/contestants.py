@@ -14,8 +14,18 @@ from tests.support.kafka import KafkaBroker, create_topic
 
 PARTITIONS = 8  # the gateway's default; the peers' topics get as many
 
-PLAIN, REDIS, GATEWAY, SQLITE = NAMES = ("plain", "Redis", "gateway", "gateway, SQLite")
-"""`plain` is FastAPI and aiokafka without dedupe; `Redis` the same with SET NX in front."""
+PLAIN, REDIS, GATEWAY, NATIVE, SQLITE = NAMES = (
+    *("plain", "Redis"),
+    *("gateway", "gateway, native", "gateway, SQLite"),
+)
+"""
+`plain` is FastAPI and aiokafka without dedupe; `Redis` the same with SET NX in front. The first gateway and
+the one on SQLite have Python alone.
+"""
+
+NATIVE_TOPIC = {"GATEWAY_NATIVE": "required", "GATEWAY_TOPIC": "native-events"}
+
+DEFAULTS = {"GATEWAY_LOGGING_LEVEL": "warning", "GATEWAY_NATIVE": "off"}
 
 SERVICE, KAFKA = "service", "Kafka"
 
@@ -53,6 +63,7 @@ def contestants(folder: Path) -> Iterator[list[Contestant]]:
         redis_port, redis_pid = stack.enter_context(redis_server(folder))
         yield [
             _gateway(stack, GATEWAY, folder / "gateway", on_kafka, {KAFKA: broker.pid}),
+            _gateway(stack, NATIVE, folder / "native", on_kafka | NATIVE_TOPIC, {KAFKA: broker.pid}),
             _peer(stack, PLAIN, folder, broker),
             _peer(stack, REDIS, folder, broker, redis_port=redis_port, redis_pid=redis_pid),
             _gateway(stack, SQLITE, folder / "sqlite", {"GATEWAY_LOG": "sqlite"}, {}),
@@ -63,7 +74,7 @@ def _gateway(
     stack: ExitStack, name: str, folder: Path, env: Mapping[str, str], stores: Mapping[str, int]
 ) -> Contestant:
     """Start a gateway with its defaults."""
-    gateway = stack.enter_context(Gateway(folder, {"GATEWAY_LOGGING_LEVEL": "warning", **env}))
+    gateway = stack.enter_context(Gateway(folder, {**DEFAULTS, **env}))
     pids = {SERVICE: gateway.process.pid, **stores}
     return Contestant(name, gateway.port, pids, gateway.data / "index", gateway)
 

@@ -4,12 +4,18 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from loadtests.bench.contestants import GATEWAY, NAMES, PLAIN, SERVICE
+from loadtests.bench.contestants import GATEWAY, NAMES, NATIVE, PLAIN, SERVICE
 from loadtests.bench.run import CONNECTIONS, Load, Sample
 
 Figure = Callable[[Sample], float]
 
 MOSTLY_DUPLICATES_PERCENT = 95
+
+CPU_TARGETS = (
+    "CPU of a new event, batches of 100",
+    "CPU of an event sent again, batches of 100",
+    "CPU of a new event, batches of 1",
+)
 
 
 class Spread(NamedTuple):
@@ -39,8 +45,10 @@ class Remembered(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A target of the gateway: a ratio to the plain service."""
+    """A target of a gateway: a ratio to another service."""
 
+    contestant: str
+    base: str
     name: str
     ratio: float
     is_least: bool
@@ -78,41 +86,50 @@ class Samples:
         """Return a figure over the rounds."""
         return Spread.of(self.of(contestant, load, figure))
 
-    def ratio(self, contestant: str, load: Load, figure: Figure) -> Spread:
-        """Return a figure as a multiple of the plain service's in the same round."""
-        pairs = zip(self.of(contestant, load, figure), self.of(PLAIN, load, figure), strict=True)
-        return Spread.of([own / plain for own, plain in pairs])
+    def ratio(self, contestant: str, load: Load, figure: Figure, base: str = PLAIN) -> Spread:
+        """Return a figure as a multiple of another service's in the same round."""
+        pairs = zip(self.of(contestant, load, figure), self.of(base, load, figure), strict=True)
+        return Spread.of([own / other for own, other in pairs])
 
 
 def targets(samples: Samples) -> list[Target]:
-    """Return what the gateway on Kafka is to reach, and where it stands."""
-    new, alone = Load(100, 0), Load(100, 0, connections=1)
-
-    def ratio(load: Load, figure: Figure) -> Spread:
-        return samples.ratio(GATEWAY, load, figure)
-
+    """Return what the gateways on Kafka are to reach, and where they stand."""
+    new, alone, single = Load(100, 0), Load(100, 0, connections=1), Load(1, 0)
+    found: list[Target] = []
+    for contestant, base, *ratios in (
+        (NATIVE, GATEWAY, 0.6, 0.62, 0.8),
+        (NATIVE, PLAIN, 0.5, 0.3, 0.8),
+        (GATEWAY, PLAIN, 0.5, 0.3, 0.8),
+    ):
+        if {contestant, base} <= set(samples.contestants):
+            figures = (
+                samples.ratio(contestant, new, service_cpu, base),
+                _sent_again(samples, contestant, base),
+                samples.ratio(contestant, single, service_cpu, base),
+            )
+            for name, ratio, figure in zip(CPU_TARGETS, ratios, figures, strict=True):
+                found.append(Target(contestant, base, name, ratio, False, figure))
+    best = NATIVE if NATIVE in samples.contestants else GATEWAY
+    per_s = samples.ratio(best, new, lambda sample: sample.events_per_s)
+    p50 = samples.ratio(best, alone, lambda sample: sample.p50_ms)
     return [
-        Target("CPU of a new event, batches of 100", 0.5, False, ratio(new, service_cpu)),
-        Target("CPU of an event sent again, batches of 100", 0.3, False, _sent_again(samples)),
-        Target("CPU of a new event, batches of 1", 0.8, False, ratio(Load(1, 0), service_cpu)),
-        Target("new events/s, batches of 100", 1.8, True, ratio(new, lambda sample: sample.events_per_s)),
-        Target(
-            "p50 of one connection, batches of 100", 0.8, False, ratio(alone, lambda sample: sample.p50_ms)
-        ),
+        *found,
+        Target(best, PLAIN, "new events/s, batches of 100", 1.8, True, per_s),
+        Target(best, PLAIN, "p50 of one connection, batches of 100", 1.5, False, p50),
     ]
 
 
-def _sent_again(samples: Samples) -> Spread:
+def _sent_again(samples: Samples, contestant: str, base: str) -> Spread:
     """Return the CPU of a duplicate, without the share of the new events in its load."""
     share = MOSTLY_DUPLICATES_PERCENT / 100
 
-    def duplicate(contestant: str) -> list[float]:
-        new = samples.of(contestant, Load(100, 0), service_cpu)
-        mixed = samples.of(contestant, Load(100, MOSTLY_DUPLICATES_PERCENT), service_cpu)
+    def duplicate(name: str) -> list[float]:
+        new = samples.of(name, Load(100, 0), service_cpu)
+        mixed = samples.of(name, Load(100, MOSTLY_DUPLICATES_PERCENT), service_cpu)
         return [(mix - (1 - share) * one) / share for mix, one in zip(mixed, new, strict=True)]
 
-    pairs = zip(duplicate(GATEWAY), duplicate(PLAIN), strict=True)
-    return Spread.of([own / plain for own, plain in pairs])
+    pairs = zip(duplicate(contestant), duplicate(base), strict=True)
+    return Spread.of([own / other for own, other in pairs])
 
 
 def as_markdown(head: Mapping[str, Any], samples: Samples, remembered: Sequence[Remembered]) -> str:
@@ -126,11 +143,13 @@ def as_markdown(head: Mapping[str, Any], samples: Samples, remembered: Sequence[
 
 
 def _target_table(samples: Samples) -> Iterator[str]:
-    yield "| gateway to plain | target | median (lowest to highest round) | met |"
-    yield "|---|---|---|---|"
+    yield "| service | to | figure | target | median (lowest to highest round) | met |"
+    yield "|---|---|---|---|---|---|"
     for target in targets(samples):
         bound = f"{'at least' if target.is_least else 'at most'} {target.ratio}"
-        yield f"| {target.name} | {bound} | {target.found:.2f} | {'yes' if target.is_met else 'no'} |"
+        met = "yes" if target.is_met else "no"
+        cells = (target.contestant, target.base, target.name, bound, f"{target.found:.2f}", met)
+        yield f"| {' | '.join(cells)} |"
 
 
 def _load_table(samples: Samples, batch_events: int) -> Iterator[str]:
@@ -148,7 +167,8 @@ def _row(samples: Samples, contestant: str, load: Load) -> str:
     def spread(figure: Figure) -> Spread:
         return samples.spread(contestant, load, figure)
 
-    what = f"{load.duplicate_percent} %" + ("" if load.connections > 1 else ", one connection")
+    is_usual = load.connections == CONNECTIONS
+    what = f"{load.duplicate_percent} %" + ("" if is_usual else f", connections: {load.connections}")
     cells = (
         what,
         contestant,

@@ -4,16 +4,18 @@ Records what an event costs now: the one command after a change that is meant to
     .venv/bin/python -m loadtests.guard
 """
 
-from loadtests.guard.cost import ways
+from loadtests.guard.cost import OFF, REQUIRED, ways
 from loadtests.guard.record import key_of, measured, write
 
 
 def main() -> None:
     """Count in every way that this machine has, and write it down."""
     recorded = {}
-    for way in ways():
-        recorded[key_of(way)] = cost = measured(way)
-        print(f"{key_of(way)}: {cost.new:,.1f} a new event, {cost.again:,.1f} sent again", flush=True)
+    for native in (OFF, REQUIRED):
+        for way in ways(native):
+            key = key_of(way, native)
+            recorded[key] = cost = measured(way, native=native)
+            print(f"{key}: {cost.new:,.1f} a new event, {cost.again:,.1f} sent again", flush=True)
     write(recorded)
 
 

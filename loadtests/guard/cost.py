@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ from app.cli.load.events import event
 from loadtests.guard.workload import BATCH_EVENTS, Post, bodies, gateway
 
 LOOP = "loop"
+OFF, REQUIRED = "off", "required"
+"""Of GATEWAY_NATIVE."""
 ROOT = Path(__file__).resolve().parents[2]
 
 FEW, MANY, AGAIN = 5, 20, 15
@@ -47,37 +50,37 @@ class Cost(NamedTuple):
     again: float
 
 
-def ways() -> dict[str, Callable[[], Cost]]:
-    """Return the ways that work on this machine, the best one first."""
+def ways(native: str = OFF) -> dict[str, Callable[[], Cost]]:
+    """Return the ways that work on this machine, the best one first; `native`: GATEWAY_NATIVE."""
     found: dict[str, Callable[[], Cost]] = {}
-    if shutil.which("perf") and _perf(["true"]) is not None:
-        found["perf"] = by_perf
+    if shutil.which("perf") and _perf(["true"], native) is not None:
+        found["perf"] = partial(by_perf, native)
     if shutil.which("valgrind"):
-        found["valgrind"] = by_valgrind
-    return found | {LOOP: by_loop}
+        found["valgrind"] = partial(by_valgrind, native)
+    return found if native != OFF else found | {LOOP: by_loop}
 
 
-def by_perf() -> Cost:
+def by_perf(native: str) -> Cost:
     """Count instructions by the processor's own counters."""
-    counts = [_perf([*_WORKLOAD, pair]) for pair in PAIRS]
+    counts = [_perf([*_WORKLOAD, pair], native) for pair in PAIRS]
     return _cost([count for count in counts if count is not None])
 
 
-def _perf(command: Sequence[str]) -> int | None:
+def _perf(command: Sequence[str], native: str) -> int | None:
     """Return the number of a command's instructions; None if this machine cannot count them."""
     counting = ["perf", "stat", "-x,", "-e", "instructions:u", "--", *command]
-    done = subprocess.run(counting, cwd=ROOT, env=_ENV, capture_output=True, text=True, check=False)
+    done = subprocess.run(counting, cwd=ROOT, env=_env(native), capture_output=True, text=True, check=False)
     found = re.search(r"^(\d+),.*instructions", done.stderr, flags=re.MULTILINE)
     return int(found[1]) if found and done.returncode == 0 else None
 
 
-def by_valgrind() -> Cost:
+def by_valgrind(native: str) -> Cost:
     """Count instructions by running each of them in a simulator: 20 s of CPU."""
     with tempfile.TemporaryDirectory() as folder:
         counting = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
         counting.append(f"--log-file={folder}/%p")
         done = subprocess.run(
-            [*counting, *_WORKLOAD, *PAIRS], cwd=ROOT, env=_ENV, capture_output=True, check=False
+            [*counting, *_WORKLOAD, *PAIRS], cwd=ROOT, env=_env(native), capture_output=True, check=False
         )
         if done.returncode != 0:
             raise CostError(done.stderr.decode(errors="replace"))
@@ -146,7 +149,8 @@ def _loop_seconds() -> float:
 
 
 _WORKLOAD = (sys.executable, "-m", "loadtests.guard.workload")
-_ENV = {
-    **{name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")},
-    "PYTHONHASHSEED": "0",
-}
+
+
+def _env(native: str) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
+    return own | {"PYTHONHASHSEED": "0", "GATEWAY_NATIVE": native}

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from loadtests.guard.cost import LOOP, Cost, ways
+from loadtests.guard.cost import LOOP, OFF, Cost, ways
 
 RECORD = Path(__file__).with_name("cost.json")
 GROWTH_MAX = 1.15
@@ -13,8 +13,9 @@ LOOP_TRIES = 5
 """The number of tries, of which the cheapest counts, since other processes only add cost."""
 
 
-def key_of(way: str) -> str:
-    """Return the name of a method's record, for each version of Python."""
+def key_of(way: str, native: str = OFF) -> str:
+    """Return the name of a method's record, for each version of Python, with the native module or without."""
+    way = way if native == OFF else f"{way}, native"
     return f"{way}, Python {sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -30,13 +31,13 @@ def write(costs: Mapping[str, Cost]) -> None:
     RECORD.write_text(json.dumps(merged, indent=1) + "\n")
 
 
-def measured(way: str, bound: Cost | None = None) -> Cost:
+def measured(way: str, bound: Cost | None = None, native: str = OFF) -> Cost:
     """Return what an event costs now; CPU time is measured again while it seems to exceed the bound."""
-    cost = ways()[way]()
+    cost = ways(native)[way]()
     for _ in range(LOOP_TRIES - 1 if way == LOOP else 0):
         if bound is not None and not exceeded(cost, bound):
             break
-        cost = Cost(*map(min, cost, ways()[way]()))
+        cost = Cost(*map(min, cost, ways(native)[way]()))
     return Cost(round(cost.new, 2), round(cost.again, 2))
 
 

@@ -51,7 +51,8 @@ async def gateway() -> AsyncIterator[Post]:
     """Run a gateway in this process; yield what posts the batch of a number and checks the verdict."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with tempfile.TemporaryDirectory() as folder:
-        settings = make_settings(mode="development", data_dir=Path(folder))
+        native = os.environ.get("GATEWAY_NATIVE", "off")
+        settings = make_settings(mode="development", data_dir=Path(folder), native=native)
         indexes = create_indexes(settings)
         router = _router(settings, indexes)
         edge = _edge(settings, router)

@@ -14,7 +14,13 @@ PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="u
 NAMES = set(re.findall(r"^\| `(gateway_\w+)` \|", PAGE, flags=re.MULTILINE))
 OF_A_GROUP = (
     "gateway_group_",
-    "gateway_peer_",
+    "gateway_peer_up",
+    "gateway_peer_connections",
+    "gateway_peer_forwarded",
+    "gateway_peer_received",
+    "gateway_peer_reconnects",
+    "gateway_peer_refused",
+    "gateway_standby_",
     "gateway_worker_",
     "gateway_lane_moves",
     "gateway_lane_claims",

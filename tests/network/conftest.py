@@ -102,6 +102,7 @@ class Seen:
     said: list[Said] = field(default_factory=list)
     gaps_s: list[float] = field(default_factory=list)
     unready: set[str] = field(default_factory=set)
+    calm_s: float = 0.0  # the longest that a request took before: what the machine itself costs
     whole_s: float = 0.0
 
     @property
@@ -139,7 +140,7 @@ class Scene:
     @asynccontextmanager
     async def fault(self, seconds: float) -> AsyncIterator[Seen]:
         """Let what the body does last so long, heal it, and wait until every lane is served and followed."""
-        seen = Seen(began=time.monotonic())
+        seen = Seen(began=time.monotonic(), calm_s=self.roam.slowest_s())
         yield seen
         readiness = asyncio.ensure_future(self._watch_readiness(seen))
         await asyncio.sleep(seconds)

@@ -148,6 +148,37 @@ async def test_lane_is_given_up_once_in_ten_minutes() -> None:
         await group.judge()
 
 
+async def test_path_that_takes_ten_seconds_costs_its_owner_the_lanes() -> None:
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        owner, follower = owner_and_follower(group)
+        owner.world.connection.latency_s[LEADER] = 10.0
+        assert await group.until(lambda: group.owner_of(0) is follower) < GAP_S
+        await asyncio.sleep(20)
+        assert group.slowest_s < GAP_S
+        await group.judge()
+
+
+@pytest.mark.parametrize("is_elected", [True, False])
+async def test_frozen_leader_moves_no_lane_and_costs_an_election(is_elected: bool) -> None:
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        before, leaders = moves(group), group.world.connection.leaders
+        lanes = group["a"].router.all_lanes
+        for worker in group.alive:
+            worker.world.connection.silent.add(LEADER)
+        await asyncio.sleep(ELECTION_S)
+        if is_elected:
+            leaders.update({(lane.topic, lane.partition): "another" for lane in lanes})
+        await asyncio.sleep(LASTING_S / 2)
+        assert not is_elected or group.slowest_s < GAP_S
+        for worker in group.alive:
+            worker.world.connection.silent.clear()
+        await group.settle()
+        assert moves(group) == before
+        await group.judge()
+
+
 @pytest.mark.regression("Two workers whose paths broke at once gave one partition up twice within a second.")
 async def test_lane_that_was_given_up_is_not_given_up_again_by_who_has_claimed_it() -> None:
     async with GroupWorld(*NAMES, "d") as group:
@@ -187,35 +218,4 @@ async def test_workers_know_what_an_owner_gave_up_before_it_was_restarted() -> N
         for worker in set(group.alive) - {owner}:
             assert not await worker.manager.appends.can_append(0, LEADER)
             assert await worker.manager.appends.can_append(kept, LEADER)
-        await group.judge()
-
-
-async def test_path_that_takes_ten_seconds_costs_its_owner_the_lanes() -> None:
-    async with GroupWorld(*NAMES) as group:
-        await begin(group)
-        owner, follower = owner_and_follower(group)
-        owner.world.connection.latency_s[LEADER] = 10.0
-        assert await group.until(lambda: group.owner_of(0) is follower) < GAP_S
-        await asyncio.sleep(20)
-        assert group.slowest_s < GAP_S
-        await group.judge()
-
-
-@pytest.mark.parametrize("is_elected", [True, False])
-async def test_frozen_leader_moves_no_lane_and_costs_an_election(is_elected: bool) -> None:
-    async with GroupWorld(*NAMES) as group:
-        await begin(group)
-        before, leaders = moves(group), group.world.connection.leaders
-        lanes = group["a"].router.all_lanes
-        for worker in group.alive:
-            worker.world.connection.silent.add(LEADER)
-        await asyncio.sleep(ELECTION_S)
-        if is_elected:
-            leaders.update({(lane.topic, lane.partition): "another" for lane in lanes})
-        await asyncio.sleep(LASTING_S / 2)
-        assert not is_elected or group.slowest_s < GAP_S
-        for worker in group.alive:
-            worker.world.connection.silent.clear()
-        await group.settle()
-        assert moves(group) == before
         await group.judge()

@@ -85,6 +85,9 @@ class Coordinator:
             raise RetriableError("Kafka does not answer")
         return ADDRESS
 
+    def distrust(self, _broker: Address) -> None:
+        """As of KafkaCluster: there is no other broker."""
+
     def _accept(self, protocol: asyncio.Protocol) -> SimTransport:
         transport = SimTransport(protocol, self._handle)
         self.transports.append(transport)

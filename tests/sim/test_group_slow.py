@@ -221,3 +221,20 @@ async def test_lane_is_handed_over_once_in_ten_minutes() -> None:
             await group.settle()
         assert 0 < handed_over <= len(group["a"].router.all_lanes)
         await group.judge()
+
+
+async def test_standby_knows_what_an_owner_handed_over_before_it_was_restarted() -> None:
+    async with GroupWorld("a", "b") as group:
+        await begin(group)
+        owner, follower = await slow_down(group)
+        kept = sorted(follower.owned)
+        await group.until(lambda: not owner.owned)
+        owner.world.connection.latency_s.clear()
+        await owner.kill()
+        owner.start()
+        await group.settle()
+        for lane in set(follower.followed) - set(kept):
+            assert await follower.manager.slow.stands_by([lane], lane) is None
+        assert follower.manager.slow._have_moved([0])
+        assert not follower.manager.slow._have_moved(kept)
+        await group.judge()

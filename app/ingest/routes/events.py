@@ -41,7 +41,8 @@ from app.ingest.identified import Arrival, Identified, Rejection
 from app.ingest.identify import Identifier
 from app.ingest.items import free
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
-from app.ingest.payload import Payload, is_wrapped, parse_batch, parse_event, parse_events
+from app.ingest.parse import parse_batch, parse_event, parse_events
+from app.ingest.payload import Payload, is_wrapped
 from app.ingest.prefer import Preferences
 from app.ingest.receipts import answer, session_headers
 from app.ingest.routes.parsing import (
@@ -148,6 +149,7 @@ async def post_events(
             yield_to_others,
             request,
             is_native=is_native,
+            native=ingest.identifier.native,
         )
         owner = _owner_of(ingest.write_keys, request, payload, source, refusal, body)
         owner.take(len(body) if refusal is None else max(len(body), SALVAGED_BYTES * len(payload.items)))

@@ -12,7 +12,9 @@ from app.http.fair_scheduler import YieldToOthers
 from app.http.request_context import CONTEXT, RequestContext
 from app.ingest.client_sessions import CLIENT, SESSION, STORED
 from app.ingest.large_json import JSONLimits
-from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
+from app.ingest.native import NativeModule
+from app.ingest.parse import parse_batch, parse_event, parse_events
+from app.ingest.payload import Expected, Payload
 from app.ingest.prefer import Preferences, preferences_in
 from app.ingest.salvaged import salvaged
 
@@ -30,6 +32,7 @@ async def parse_or_salvage(
     request: Request,
     *,
     is_native: bool,
+    native: NativeModule | None = None,
 ) -> tuple[Payload, RequestError | None]:
     """
     Return the items of a body, and why it was refused if they are what could be salvaged of it.
@@ -44,6 +47,12 @@ async def parse_or_salvage(
     is_strict = is_replay(context.headers) or preferences_of(request).is_strict
     if is_strict and context.damage is not None:
         raise BodyNotDecompressableError from context.damage
+    if native is not None and parse in _OF_BODIES:
+        plain = await native.read(
+            body, limits, yield_to_others, _OF_BODIES[parse], needs_key=not context.write_key
+        )
+        if plain is not None:
+            return plain, None
     try:
         return await parse(body, limits, yield_to_others), None
     except (InvalidJSONError, BatchMissingError) as err:
@@ -67,5 +76,9 @@ def is_replay(headers: Mapping[bytes, bytes]) -> bool:
 
 
 _NONE = Preferences()
-_OF_BODIES = (parse_batch, parse_events, parse_event)
+_OF_BODIES: Mapping[Parse, Expected] = {
+    parse_batch: Expected.BATCH,
+    parse_events: Expected.EVENTS,
+    parse_event: Expected.EVENT,
+}
 """Other ones read something else than the body."""

@@ -18,7 +18,8 @@ from app.http.fair_scheduler import YieldToOthers
 from app.http.problems import Problems
 from app.http.request_metrics import RequestMetrics
 from app.ingest.large_json import JSONLimits
-from app.ingest.payload import Payload, parse_event
+from app.ingest.parse import parse_event
+from app.ingest.payload import Payload
 from app.ingest.routes.events import Ingest, event_type_of, post_events
 from app.ingest.routes.paths import Path
 from dedupe.model.errors import GatewayError

@@ -49,9 +49,8 @@ export class Client {
     this.#options = { queueEventsMax: 10_000, timeoutMs: 15_000, ...options };
     this.#encode = this.#options.encode;
     const name = options.name ?? "gateway";
-    this.#queue = new Queue(name, `${base} ${writeKey}`, options.storage ?? new IndexedDBStorage(name), (err) =>
-      this.#tell("storage", err),
-    );
+    const storage = options.storage ?? new IndexedDBStorage(name);
+    this.#queue = new Queue(name, `${base} ${writeKey}`, storage, !options.storage, (err) => this.#tell("storage", err));
     this.#loop = this.#run();
     this.#listen(globalThis, "online", () => this.#wake("hurry"));
     this.#listen(globalThis, "pagehide", () => {
@@ -101,7 +100,7 @@ export class Client {
    * @param {{ userId?: string, anonymousId?: string }} [who]
    */
   async track(event, properties = {}, { userId, anonymousId } = {}) {
-    if (this.#isUnknown) await this.#queue.ready;
+    if (this.isUnknown) await this.#queue.ready;
     if (!userId) anonymousId ||= this.#queue.client;
     return this.queue({ type: "track", event, userId, anonymousId, properties });
   }
@@ -123,14 +122,15 @@ export class Client {
   async flush(timeoutMs = 10_000) {
     const end = performance.now() + timeoutMs;
     const late = pause(timeoutMs);
-    await Promise.race([this.#queue.adopt(true).catch((err) => this.#tell("storage", err)), late.over]);
+    const adopting = this.#queue.ready.then(() => this.#queue.adopt(true)).catch((err) => this.#tell("storage", err));
+    await Promise.race([adopting, late.over]);
     this.#failures = 0;
     this.#wake("hurry");
     while (this.#queue.waiting && performance.now() < end && !this.#isClosed) {
       await Promise.race([new Promise((resolve) => this.#waiters.add(() => resolve(null))), late.over]);
     }
     late.cancel();
-    return this.#queue.waiting === 0;
+    return this.#queue.waiting === 0 && (this.#queue.isAllRead || !this.#queue.keeper.isInUse);
   }
 
   /** Deliver for so long, then send nothing any more. What is left waits for the next tab. */
@@ -161,7 +161,7 @@ export class Client {
    */
   async queue(event) {
     const plain = plainOf(event);
-    if (this.#isUnknown) await this.#queue.ready;
+    if (this.isUnknown) await this.#queue.ready;
     if (this.#queue.waiting >= this.#options.queueEventsMax && !this.makeRoom()) return null;
     const { place, written } = this.#queue.add(plain);
     this.#wake("event");
@@ -170,8 +170,8 @@ export class Client {
     return place;
   }
 
-  /** Whether there is time to wait for what is remembered, since this is no page that may be left. */
-  get #isUnknown() {
+  /** @protected whether there is time to wait for what is remembered, since this is no page that may be left */
+  get isUnknown() {
     return !this.#queue.isOpen && !inPage(() => localStorage);
   }
 
@@ -185,9 +185,40 @@ export class Client {
     throw new QueueFullError(`${this.#options.queueEventsMax} events wait already`);
   }
 
-  /** @protected */
-  get kept() {
-    return this.#queue;
+  /** @protected the id of this installation, once it is known */
+  get installation() {
+    return this.#queue.client;
+  }
+
+  /** @protected what is remembered, by name */
+  get known() {
+    return this.#queue.known;
+  }
+
+  /**
+   * @protected
+   * @param {string} name
+   * @param {unknown} value
+   */
+  remember(name, value) {
+    return this.#queue.remember(name, value);
+  }
+
+  /** @protected delete what waits, in all tabs */
+  clear() {
+    return this.#queue.clear();
+  }
+
+  /** @protected make room by deleting the event that waits longest */
+  dropOldest() {
+    this.#queue.dropOldest();
+  }
+
+  /** @protected delete the dead letters, and resolve to them */
+  async takeLetters() {
+    const letters = await this.#queue.letters();
+    await this.#queue.deleteLetters(letters);
+    return letters.map(([, letter]) => letter);
   }
 
   // ---- delivery

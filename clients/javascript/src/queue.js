@@ -13,21 +13,25 @@ class Queue {
   /** @type {Record<string, any>} of this installation: what is remembered */ known;
   /** @type {string | undefined} as the gateway's answers name it; "" if they do not */ #source;
   #told = /** @type {Record<string, any>} */ ({}); // what this page has to be remembered before that was read
+  #remembered = 0;
   #adoptAt = 0;
-  #isAllRead = false;
+  /** Whether it is known what others left. */ isAllRead = false;
   /** @type {Change[]} of which this page may not see the end */ #noted = [];
   #noteKey;
   #name;
+  #isShared;
   #target;
 
   /**
    * @param {string} name
    * @param {string} target where its events go: url and write key
    * @param {Storage} storage
+   * @param {boolean} isShared whether other tabs have it, too
    * @param {(err: Error | null) => void} onError
    */
-  constructor(name, target, storage, onError) {
+  constructor(name, target, storage, isShared, onError) {
     this.#name = name;
+    this.#isShared = isShared;
     this.#target = target;
     this.keeper = new Keeper(storage, onError);
     this.onError = onError;
@@ -54,6 +58,25 @@ class Queue {
     const isNoted = !this.isOpen || this.isLeft;
     if (isNoted) this.#note(changes);
     return { place: { session, sequence }, written: isNoted ? this.ready : this.keeper.write(changes) };
+  }
+
+  /** Delete the event that waits longest. */
+  dropOldest() {
+    const oldest = [...this.sessions.values()].find(({ events }) => events.size);
+    if (oldest) this.keeper.write(oldest.delete(oldest.events.keys().next().value ?? 0));
+  }
+
+  /** Delete what waits, in all tabs, and the dead letters. */
+  async clear() {
+    for (const { events } of this.sessions.values()) events.clear();
+    for (const key of this.#notes()) inPage(() => localStorage.removeItem(key));
+    this.#noted.length = 0;
+    await this.ready;
+    for (const { events } of this.sessions.values()) events.clear();
+    const kept = await this.keeper.read("events").catch(() => []);
+    const keys = [...kept, ...this.keeper.underWay.flatMap(([kind, key]) => (kind === "events" ? [[key]] : []))];
+    await this.keeper.write(keys.map(([key]) => ["events", /** @type {Key} */ (key), undefined]));
+    await this.deleteLetters(await this.letters());
   }
 
   /**
@@ -129,6 +152,7 @@ class Queue {
    * @param {unknown} value
    */
   remember(key, value) {
+    this.#remembered++;
     this.known[key] = this.#told[key] = value;
     inPage(() => (localStorage[this.#name] = JSON.stringify(this.known)));
     return this.keeper.write([["installation", key, value]]);
@@ -179,9 +203,10 @@ class Queue {
 
   /** Read what is remembered of this installation; write it where it is not there, or not any more. */
   async #readInstallation() {
+    const before = this.#remembered;
     const kept = Object.fromEntries(await this.keeper.read("installation"));
     if (!this.isOpen) this.client = kept.client ?? this.client;
-    Object.assign(this.known, kept, this.isOpen ? {} : this.#told);
+    if (before === this.#remembered || !this.isOpen) Object.assign(this.known, kept, this.isOpen ? {} : this.#told);
     if (this.known.source?.target === this.#target) this.#source ??= this.known.source.source;
     if (this.known.client !== this.client) this.remember("client", this.client);
     if (!kept.client) this.keeper.write(Object.entries(this.known).map(([key, value]) => ["installation", key, value]));
@@ -191,17 +216,17 @@ class Queue {
    * Take over sessions of tabs that are gone. Without locks (no https) nobody knows which: those that are there, then.
    *
    * @param {boolean} [isNow]
+   * @returns {Promise<unknown>} false if it is not known what is left
    */
   async adopt(isNow = false) {
     if (!isNow && performance.now() < this.#adoptAt) return;
     this.#adoptAt = performance.now() + ADOPT_MS;
-    if (!(await this.keeper.write([]))) return; // what was delivered may still be there
+    if (!(await this.keeper.write([]))) return false; // what was delivered may still be there
     await this.#readInstallation();
-    if (this.#isAllRead && !globalThis.navigator?.locks) return;
-    for (const key of inPage(() => Object.keys(localStorage)) ?? []) {
-      if (key.startsWith(this.#notesKey) && key !== this.#noteKey) {
-        await this.#writeNotes(key, inPage(() => JSON.parse(localStorage[key])) ?? []);
-      }
+    if (this.known.user?.isOptedOut) for (const { events } of this.sessions.values()) events.clear(); // in another tab
+    if (this.isAllRead && !globalThis.navigator?.locks) return;
+    for (const key of this.#notes()) {
+      if (key !== this.#noteKey) await this.#writeNotes(key, inPage(() => JSON.parse(localStorage[key])) ?? []);
     }
     this.needsSource = false;
     for (const [session, row] of await this.keeper.read("sessions")) {
@@ -209,7 +234,7 @@ class Queue {
       if (this.#isDue(row)) await this.#take(row);
       else this.needsSource ||= this.#source === undefined;
     }
-    this.#isAllRead = true;
+    this.isAllRead = !this.needsSource;
   }
 
   /**
@@ -230,7 +255,14 @@ class Queue {
   #begin(isLeft = false) {
     const session = ksuid();
     const row = { session, last: 0, doubtfulThrough: 0, client: this.client, source: this.#source || undefined };
-    return this.#add(row, isLeft ? Promise.resolve(null) : this.#hold(session, {}));
+    const control = new AbortController();
+    const begun = this.#add(row, isLeft ? Promise.resolve(null) : this.#hold(session, { signal: control.signal }));
+    const { release } = begun;
+    begun.release = () => {
+      control.abort(); // it may not be ours yet
+      release();
+    };
+    return begun;
   }
 
   /**
@@ -258,7 +290,7 @@ class Queue {
       /** @param {unknown} lock */
       const work = (lock) => lock ? new Promise((release) => resolve({ isLocked: true, release: () => release(0) })) : resolve(null);
       const asked = globalThis.navigator?.locks?.request(`${this.#name} ${session}`, options, work);
-      Promise.resolve(asked ?? Promise.reject()).catch(() => resolve({ isLocked: false, release: () => {} }));
+      Promise.resolve(asked ?? Promise.reject()).catch(() => resolve({ isLocked: !this.#isShared, release: () => {} }));
     });
   }
 
@@ -290,7 +322,7 @@ class Queue {
     this.isLeft = false;
     this.#writeNotes(this.#noteKey, this.#noted);
     if (this.keeper.isDurable) this.sessions.clear();
-    this.#isAllRead = false;
+    this.isAllRead = false;
     this.#adoptAt = 0;
     this.own = this.#begin();
   }
@@ -328,6 +360,10 @@ class Queue {
 
   get #notesKey() {
     return `${this.#name} note `;
+  }
+
+  #notes() {
+    return (inPage(() => Object.keys(localStorage)) ?? []).filter((key) => key.startsWith(this.#notesKey));
   }
 
   get #tabKey() {

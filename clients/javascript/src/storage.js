@@ -49,7 +49,7 @@ class IndexedDBStorage {
     const transaction = db.transaction(kinds, "readwrite", { durability: "strict" }); // less would lose events with the power
     for (const [kind, key, value] of changes) {
       const store = transaction.objectStore(kind);
-      if (value === undefined) store.delete(key);
+      if (value == null) store.delete(key);
       else if (store.keyPath) store.put(value);
       else store.put(value, key);
     }
@@ -89,7 +89,8 @@ class Keeper {
   /** @type {Map<string, Change>} that failed */ #unwritten = new Map();
   /** @type {Set<Change[]>} */ #underWay = new Set();
   #triedAt = 0;
-  #hasWritten = false; // else nothing is there to be deleted
+  #isFailing = false;
+  /** Whether it has ever taken anything; else nothing is there to be deleted. */ isInUse = false;
   #storage;
   #onError;
 
@@ -104,15 +105,20 @@ class Keeper {
 
   /** Whether all that waits is kept where it survives the page. */
   get isDurable() {
-    return this.#storage.isDurable && ![...this.#unwritten.values()].some(([, , value]) => value !== undefined);
+    return this.#storage.isDurable && !this.#isFailing;
   }
 
   /**
    * @param {Kind} kind
    * @param {string} [session]
    */
-  read(kind, session) {
-    return within(STORAGE_MS, this.#storage.read(kind, session));
+  async read(kind, session) {
+    try {
+      return await within(STORAGE_MS, this.#storage.read(kind, session));
+    } catch (err) {
+      this.#isFailing = true;
+      throw err;
+    }
   }
 
   /**
@@ -126,20 +132,23 @@ class Keeper {
       for (const change of changes) this.#keep(change);
       return false;
     }
-    const all = [...this.#unwritten.values(), ...changes];
+    for (const change of changes) this.#unwritten.set(nameOf(change), change); // the later one of two counts
+    const all = [...this.#unwritten.values()];
     this.#unwritten.clear();
     this.#triedAt = performance.now();
     this.#underWay.add(all);
     try {
       await this.#write(all);
+      this.#isFailing &&= !all.length;
       if (all.length) this.#onError(null);
       return true;
     } catch (err) {
+      this.#isFailing = true;
       this.#onError(asError(err));
-      const deleted = all.filter(([, , value]) => value === undefined); // which makes room where it is full
+      const deleted = all.filter(([, , value]) => value == null); // which makes room where it is full
       const isRoomMade = deleted.length < all.length && (await this.#write(deleted).then(() => true, () => {}));
       for (const change of all) {
-        if (this.#unwritten.has(nameOf(change)) || (isRoomMade && change[2] === undefined)) continue;
+        if (this.#unwritten.has(nameOf(change)) || (isRoomMade && change[2] == null)) continue;
         this.#keep(change);
       }
       return false;
@@ -161,13 +170,13 @@ class Keeper {
   async #write(changes) {
     if (!changes.length) return;
     await within(WRITE_MS, this.#storage.write(changes));
-    this.#hasWritten = true;
+    this.isInUse = true;
   }
 
   /** @param {Change} change */
   #keep(change) {
     this.#unwritten.delete(nameOf(change));
-    if (change[2] !== undefined || this.#hasWritten) this.#unwritten.set(nameOf(change), change);
+    if (change[2] != null || this.isInUse) this.#unwritten.set(nameOf(change), change);
   }
 }
 

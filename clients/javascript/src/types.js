@@ -12,7 +12,7 @@
  *
  * @typedef {"installation" | "sessions" | "events" | "deadLetters"} Kind
  * @typedef {string | [string, number]} Key
- * @typedef {[kind: Kind, key: Key, value: unknown]} Change a value of `undefined` deletes
+ * @typedef {[kind: Kind, key: Key, value: unknown]} Change a value of null or undefined deletes
  * @typedef {object} Storage where the queue is kept; README.md has one for React Native
  * @property {boolean} isDurable
  * @property {(kind: Kind, session?: string) => Promise<[Key, any][]>} read all of a kind by key; of events those of

@@ -9,6 +9,7 @@ from dedupe.login.errors import LoginError
 from dedupe.login.login import Login
 from dedupe.model.errors import ConfigurationError
 from dedupe.storage.kafka.answer_limit import AnswerLimit
+from dedupe.storage.kafka.record_batch import NativeEncode
 
 CLIENT_ID = "gateway"
 """The client.id of commands; a worker's has its name behind a hyphen."""
@@ -32,6 +33,7 @@ class KafkaConfig:
     batch_bytes_max: int = 0  # of one commit; readers append nothing
     transaction_timeout_s: float = 30.0  # a takeover that a gateway leaves unfinished is ended by then
     client_rack: str = ""  # the zone, whose replicas are read from
+    native_encode: NativeEncode | None = None  # encodes plain record batches
     answers: AnswerLimit = field(default_factory=AnswerLimit, compare=False)
 
     @property

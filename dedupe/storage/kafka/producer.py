@@ -17,7 +17,6 @@ from contextlib import closing
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, KafkaError
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from dedupe.model.errors import (
     FencedError,
@@ -32,6 +31,7 @@ from dedupe.storage.kafka.cluster import LATEST, KafkaCluster, transactional_id_
 from dedupe.storage.kafka.config import Address, KafkaConfig
 from dedupe.storage.kafka.late_append import LateAppend
 from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
+from dedupe.storage.kafka.record_batch import encode_batch
 from dedupe.storage.kafka.transactions import (
     ANSWER_S,
     INVALID_TIMESTAMP,
@@ -353,19 +353,13 @@ class FencedProducer:
             return (await reader.control_markers(end)).is_all
 
     def _batch_of(self, records: Sequence[NewRecord]) -> bytes:
-        batch = DefaultRecordBatchBuilder(
-            magic=2,
-            compression_type=0,
-            is_transactional=0,
-            producer_id=self._producer.id,
-            producer_epoch=self._producer.epoch,
-            base_sequence=self._sequence,
-            batch_size=2 * self._config.batch_bytes_max,
+        return encode_batch(
+            records,
+            self._producer,
+            self._sequence,
+            bytes_max=2 * self._config.batch_bytes_max,
+            native=self._config.native_encode,
         )
-        for index, (timestamp_ms, key, value, headers) in enumerate(records):
-            if batch.append(index, timestamp_ms, key, value, headers) is None:  # type: ignore[arg-type] # invariant
-                raise RecordsRefusedError("the records do not fit into one record batch")
-        return bytes(batch.build())
 
 
 def log_append_time_of(topic: str) -> str:

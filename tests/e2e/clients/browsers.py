@@ -20,7 +20,10 @@ from tests.support.processes import HOST, free_port, http_server, kill_when_pare
 
 TIMEOUT_S = 60.0
 POLL_INTERVAL_S = 0.05
-RUN = "const done = arguments[0]; Promise.resolve({}).then((value) => done(value ?? null), (err) => done(`${err}`))"
+RUN = (
+    "const [done] = arguments;"
+    "Promise.resolve({}).then((value) => done(value ?? null), (err) => done(`${err}`))"
+)
 
 
 class Browser(ABC):
@@ -32,7 +35,7 @@ class Browser(ABC):
 
     @abstractmethod
     def run(self, expression: str) -> Any:
-        """Return what an expression, or its promise, comes to. Raises LookupError if its page is left meanwhile."""
+        """Return what an expression, or its promise, comes to. Raises LookupError if its page is left."""
 
     @abstractmethod
     def back(self) -> None:
@@ -128,8 +131,11 @@ def firefox(folder: Path) -> Iterator[Browser]:
     profile.mkdir()
     (profile / "user.js").write_text(f'user_pref("marionette.port", {port});\n')
     command = ["firefox-esr", "--headless", "--marionette", "--no-remote", "--profile", str(profile)]
-    with _process(command, folder, {"HOME": str(folder)}), _connected(port) as connection:
-        answers = connection.makefile("rb")
+    with (
+        _process(command, folder, {"HOME": str(folder)}),
+        _connected(port) as connection,
+        connection.makefile("rb") as answers,
+    ):
 
         def read() -> Any:
             length = b""
@@ -242,11 +248,10 @@ def _connected(port: int) -> Iterator[socket.socket]:
     end = time.monotonic() + TIMEOUT_S
     while True:
         try:
-            connection = socket.create_connection((HOST, port))
-            break
-        except OSError:
+            with socket.create_connection((HOST, port)) as connection:
+                yield connection
+                return
+        except ConnectionRefusedError:
             if time.monotonic() > end:
                 raise
-            time.sleep(POLL_INTERVAL_S)
-    with connection:
-        yield connection
+        time.sleep(POLL_INTERVAL_S)

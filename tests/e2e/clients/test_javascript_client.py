@@ -257,7 +257,7 @@ async def test_a_session_whose_lease_is_over_goes_on_in_another(
         assert second != first
 
 
-async def test_a_rejected_event_is_a_dead_letter_and_a_refused_client_stops(
+async def test_a_rejected_event_is_a_dead_letter_and_a_refused_client_goes_on(
     gateway: Gateway, context: BrowserContext, page_url: str
 ) -> None:
     page = await tab_of(context, page_url, gateway.url)
@@ -270,6 +270,78 @@ async def test_a_rejected_event_is_a_dead_letter_and_a_refused_client_stops(
     (letter,) = await page.evaluate("letters")
     assert (letter["session"], letter["sequence"], letter["code"]) == (session, 2, "type_invalid")
     assert await page.evaluate("client.deadLetters()") == [letter]
+    refusal = {"status": 401, "body": '{"code":"invalid_write_key","message":"unknown"}'}
+    headers = {**CORS, "Access-Control-Expose-Headers": "Gateway-Request-Id", "Gateway-Request-Id": "r"}
+    await page.route("**/v1/events*", lambda route: route.fulfill(**refusal, headers=headers))
+    await queue(page, "Around", 4, 4)
+    await page.wait_for_function("problems.length")
+    assert await page.evaluate("[problems, client.waiting]") == [[f"401 {refusal['body']}"], 1]
+    await page.unroute("**/v1/events*")
+    assert await flushed(page)
+    assert numbers(stored_now(gateway, "Around")) == [1, 2, 3, 4]
+
+
+async def test_storage_that_is_deleted_or_upgraded_under_an_open_page_is_opened_again(
+    gateway: Gateway, context: BrowserContext, page_url: str
+) -> None:
+    page = await tab_of(context, page_url, gateway.url)
+    await queue(page, "Cleared", 1, 2)
+    deleted = "new Promise((done, failed) => Object.assign(indexedDB.deleteDatabase('gateway'), \
+        { onsuccess: () => done(true), onblocked: failed }))"
+    assert await page.evaluate(deleted)
+    await queue(page, "Cleared", 3, 4)
+    assert await page.evaluate("client.isDurable")
+    assert await flushed(page)
+    assert numbers(stored_now(gateway, "Cleared")) == [1, 2, 3, 4]
+    later = "new Promise((done, failed) => Object.assign(indexedDB.open('gateway', 2), \
+        { onsuccess: () => done(true), onblocked: failed }))"
+    assert await page.evaluate(later)
+    await queue(page, "Cleared", 5, 6)
+    assert not await page.evaluate("client.isDurable")
+    await page.evaluate("client.flush(5000)")
+    assert numbers(await stored(gateway, "Cleared", 6)) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("missing", ["indexedDB", "localStorage", "sessionStorage", "AbortSignal.timeout"])
+async def test_what_a_browser_lacks_stops_nothing(
+    missing: str, gateway: Gateway, context: BrowserContext, page_url: str
+) -> None:
+    owner, _, name = f"window.{missing}".rpartition(".")
+    refuse = "{ get() { throw new DOMException('denied', 'SecurityError'); } }"
+    await context.add_init_script(f"Object.defineProperty({owner}, '{name}', {refuse})")
+    page = await tab_of(context, page_url, gateway.url)
+    await queue(page, missing, 1, 3)
+    assert await flushed(page)
+    assert numbers(stored_now(gateway, missing)) == [1, 2, 3]
+    assert await page.evaluate("client.isDurable") is (missing != "indexedDB")
+    assert bool(await page.evaluate("problems.length")) is (missing == "indexedDB")
+
+
+async def test_a_sandboxed_frame_and_a_worker_deliver(
+    gateway: Gateway, context: BrowserContext, page_url: str
+) -> None:
+    page = await context.new_page()
+    await page.goto(page_url)
+    run = """async (host) => {
+        const source = await (await fetch("/clients/javascript/gateway-client.js")).text();
+        const textOf = (name, tell) => `${source}
+            const client = new Client(${JSON.stringify(host)}, "browser");
+            await client.track("${name}", { n: 1 });
+            ${tell}(["${name}", await client.flush(30000), client.isDurable], ...TARGET);`;
+        const framed = new Promise((done) => addEventListener("message", ({ data }) => done(data)));
+        const script = `const TARGET = ["*"];${textOf("Framed", "parent.postMessage")}`;
+        const frame = { sandbox: "allow-scripts", srcdoc: `<script type="module">${script}<` + "/script>" };
+        document.body.append(Object.assign(document.createElement("iframe"), frame));
+        const text = `const TARGET = [];${textOf("Worked", "postMessage")}`;
+        const url = URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
+        const worker = new Worker(url, { type: "module" });
+        const worked = new Promise((done) => (worker.onmessage = ({ data }) => done(data)));
+        return Promise.all([framed, worked]);
+    }"""
+    told = await page.evaluate(run, gateway.url)
+    assert told == [["Framed", True, False], ["Worked", True, True]]
+    for name in ("Framed", "Worked"):
+        assert numbers(stored_now(gateway, name)) == [1]
 
 
 async def test_without_locks_tabs_may_meet_in_a_queue_and_nothing_is_stored_twice(

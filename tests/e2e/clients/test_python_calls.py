@@ -6,6 +6,7 @@ handlers, coroutines and several processes, and who must know of a problem is to
 import asyncio
 import base64
 import json
+import os
 import random
 import signal
 import subprocess
@@ -97,12 +98,13 @@ def test_every_call_says_what_other_sdks_say(gateway: GatewayInProcess, open_cli
 
 def test_the_user_is_kept_for_the_next_process(gateway: GatewayInProcess, open_client: ClientFactory) -> None:
     client = open_client()
+    client.identify("half of a pair: \ud83d")
     client.identify("u1")
     client.close(TIMEOUT_S)
     client = open_client()
     client.track("Seen", properties={"n": 1})
     assert client.flush(TIMEOUT_S)
-    assert [event["userId"] for event in stored(gateway)] == ["u1", "u1"]
+    assert [event["userId"] for event in stored(gateway)][1:] == ["u1", "u1"]
 
 
 def test_what_has_a_form_in_json_is_taken_in_it(
@@ -305,6 +307,37 @@ async def test_coroutines_do_not_wait_for_disk_or_gateway(
         await client.track("Late")
     assert await client.close()
     assert len(stored(gateway)) == 53
+
+
+def test_a_daemon_that_leaves_its_folder_keeps_its_file(
+    gateway: GatewayInProcess, hurried: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with Client(URL, "web", "queue.db", transport=gateway.transport) as client:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        client.send_all(events(1, 2))
+        assert client.flush(TIMEOUT_S)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # which is why its child does nothing
+def test_a_fork_leaves_the_file_to_its_parent(
+    gateway: GatewayInProcess, open_client: ClientFactory, tmp_path: Path
+) -> None:
+    gateway.faults += [not_connected] * 1000
+    client = open_client()
+    client.send_all(events(1, 2))
+    child = os.fork()
+    if child == 0:
+        client.close(TIMEOUT_S)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (tmp_path / "queue.db-wal").exists()
+    gateway.faults.clear()
+    client.send_all(events(3, 3))
+    assert client.flush(TIMEOUT_S)
+    assert numbers(gateway) == [1, 2, 3]
 
 
 # ---- several processes

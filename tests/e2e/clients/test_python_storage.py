@@ -126,6 +126,22 @@ def test_a_damaged_file_is_set_aside_and_what_is_readable_is_sent(
     assert DamagedQueueError in told.kinds or len(found) + len(letters) == COUNT + 1
 
 
+def test_events_on_whole_pages_are_found_without_the_tree_that_leads_to_them(
+    gateway: GatewayInProcess, open_client: ClientFactory, path: Path, told: Told
+) -> None:
+    gateway.faults += [killed_before]
+    client = open_client()
+    large = [event | {"text": "x" * (n % 5 * 700)} for n, event in enumerate(events(1, COUNT))]
+    client.send_all(large)
+    wait_until_ended(client)
+    cut(path, path.stat().st_size // 2)
+    client = open_client(on_problem=told)
+    assert client.flush(TIMEOUT_S)
+    found = numbers(gateway)
+    assert len(found) == len(set(found)) > COUNT // 3
+    told.wait_for(DamagedQueueError)
+
+
 def test_a_file_that_is_damaged_in_use_is_mended_in_use(
     gateway: GatewayInProcess, open_client: ClientFactory, path: Path, told: Told
 ) -> None:

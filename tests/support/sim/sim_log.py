@@ -34,9 +34,9 @@ READ_RECORDS_MAX = 100
 
 OUTAGE_CALLS_MAX = 4
 LEADER = "broker"
-ANSWER_S, ASK_S, LOOK_S = 8.0, 2.5, 0.25
-"""How long a process waits for an answer of a leader that gives none: to an append, and to a question. Of a
-partition that waits it is asked as often whether another one leads by now."""
+ANSWER_S, ASK_S = 8.0, 2.5
+"""How long a process waits for an answer of a leader that gives none: to an append, and to a question."""
+SENT_AGAIN_S = 0.25
 HANG_S = 0.05
 """How long a call hangs before it counts as not answered: long beside every pause of a simulated lane."""
 
@@ -410,13 +410,14 @@ class SimLog:
         await self._pass(is_lost, err)
 
     async def _pass(self, is_lost: Callable[[], bool], err: type[RetriableError]) -> None:
-        """Be sent again until it arrives, as packets are; raise if it is late, or another one leads."""
-        leader, loop = self.leader, asyncio.get_running_loop()
-        until = loop.time() + (ANSWER_S if err is OutcomeUnknownError else ASK_S)
-        while loop.time() < until and self.leader == leader:
+        """Be sent again until it arrives, as packets are; raise after the limit or once another one leads."""
+        leader, limit_s = self.leader, ANSWER_S if err is OutcomeUnknownError else ASK_S
+        for _ in range(int(limit_s / SENT_AGAIN_S)):
             if not is_lost():
                 return
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(SENT_AGAIN_S)
+            if self.leader != leader:
+                break
         if err is OutcomeUnknownError:
             raise OutcomeUnknownError("simulated: the append was not answered", is_unanswered=True)
         raise err("simulated: no answer in time")

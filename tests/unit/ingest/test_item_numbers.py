@@ -21,7 +21,7 @@ from app.ingest.identified import Arrival, Identified
 from app.ingest.identify import Identifier
 from app.ingest.items import free
 from app.ingest.large_json import JSONLimits
-from app.ingest.payload import parse_events
+from app.ingest.parse import parse_events
 from dedupe.model import json_document, json_number
 from dedupe.model.identity import EQUAL_NUMBERS, Identity
 from dedupe.model.quarantine import Quarantine

@@ -28,7 +28,7 @@ from app.ingest.large_json import (
     JSONLimits,
     count_marks,
 )
-from app.ingest.payload import read_json
+from app.ingest.parse import read_json
 
 LIMITS = JSONLimits(events_max=2_500, event_bytes_max=800 * 1024)
 

@@ -5,6 +5,7 @@ wrapping is undone, deeper ones are left alone, and no field named batch makes a
 
 import asyncio
 import time
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +17,8 @@ from app.ingest.identified import Arrival, Identified
 from app.ingest.identify import Identifier
 from app.ingest.items import Fragment, Oversize
 from app.ingest.large_json import AT_ONCE_BYTES, MARKS_AT_ONCE, SMALL_BYTES, JSONLimits
-from app.ingest.payload import Payload, parse_batch, parse_event, parse_events
+from app.ingest.parse import parse_batch, parse_event, parse_events
+from app.ingest.payload import Payload
 from app.ingest.routes.parsing import Parse
 from tests.unit.ingest.test_identify import identifier
 
@@ -122,6 +124,18 @@ def test_text_that_holds_no_json_or_text_again_is_refused(parse: Parse, body: st
 def test_object_with_an_event_name_is_an_event_whatever_its_batch(parse: Parse, batch: object) -> None:
     event = {"event": "Baked", "batch": batch}
     assert parsed(parse, event)[:3] == ([event], event, {})
+
+
+@pytest.mark.regression("An event with a field batch of very many items was answered 503 for ever.")
+@pytest.mark.parametrize("parse", [parse_events, parse_event])
+@pytest.mark.parametrize("item", [7, {"a": [1]}, "text"])
+def test_event_keeps_a_field_batch_of_any_length(parse: Parse, item: object) -> None:
+    event = ONE | {"batch": [item] * 40}
+    payload = parsed(parse, event, replace(LIMITS, events_max=3))
+    assert payload.items == [event]
+    found = Identified()
+    found.take(identifier().identify(payload, Arrival("web", 1)))
+    assert orjson.loads(found.events[0].value)["batch"] == event["batch"]
 
 
 @pytest.mark.parametrize("batch", [[], [5], ["text"], [{"id": 1}], text([1]), text({}), "text", {}, None])

@@ -17,7 +17,7 @@ from app.ingest.event_limits import EventLimits
 from app.ingest.identified import Arrival, Identified
 from app.ingest.identify import Identifier
 from app.ingest.large_json import JSONLimits
-from app.ingest.payload import parse_events
+from app.ingest.parse import parse_events
 from app.ingest.receipts import NUMBER_LOST, answer
 from dedupe.decide.admission import DUPLICATE, NEW
 from dedupe.model.identity import BLANKS, EQUAL_NUMBERS, RETRY_FIELDS, Identity, fingerprint_of, is_blank

@@ -6,7 +6,7 @@ A change that is meant to cost more records it: `.venv/bin/python -m loadtests.g
 
 import pytest
 
-from loadtests.guard.cost import LOOP, Cost, ways
+from loadtests.guard.cost import LOOP, OFF, REQUIRED, Cost, ways
 from loadtests.guard.record import exceeded, key_of, measured, recorded
 
 BOUND = Cost(new=100.0, again=50.0)
@@ -14,14 +14,15 @@ BOUND = Cost(new=100.0, again=50.0)
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # 20 s of CPU, of which a crowded machine gives little
-def test_an_event_costs_what_was_recorded() -> None:
+@pytest.mark.parametrize("native", [OFF, REQUIRED])
+def test_an_event_costs_what_was_recorded(native: str) -> None:
     bounds = recorded()
-    way = next((way for way in ways() if key_of(way) in bounds), None)
+    way = next((way for way in ways(native) if key_of(way, native) in bounds), None)
     if way is None:
         # Another Python runs other instructions: what was counted with one says nothing of the other.
         pytest.skip(f"nothing is recorded for {key_of(LOOP)}: `python -m loadtests.guard` before a change")
-    bound = bounds[key_of(way)]
-    grown = exceeded(measured(way, bound), bound)
+    bound = bounds[key_of(way, native)]
+    grown = exceeded(measured(way, bound, native), bound)
     assert not grown, f"by {way}, {'; '.join(grown)}; if that is meant: .venv/bin/python -m loadtests.guard"
 
 

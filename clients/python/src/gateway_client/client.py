@@ -60,7 +60,7 @@ class Client(Vocabulary[Place | None]):
             QueueInUseError: another client has the file open.
         """
         self._sender = Sender(url, write_key, transport)
-        place = Path(path)
+        place = Path(path).absolute()  # a daemon leaves its folder
         folder = Folder(place) if place.is_dir() else None
 
         def open_file(path: Path) -> EventQueue:
@@ -121,7 +121,7 @@ class Client(Vocabulary[Place | None]):
         if kind == "alias" and "previousId" not in event:
             event["previousId"] = kept or self.anonymous_id
         if kind in ("identify", "alias") and user_id and not self._queue.setting("opted_out"):
-            self._queue.keep({"user": str(user_id)})
+            self._queue.keep({"user": str(user_id).encode(errors="replace").decode()})
         elif not user_id and kept and "anonymousId" not in event:
             event["userId"] = kept
         if kind == "identify" or not ("userId" in event or "anonymousId" in event):
@@ -167,6 +167,8 @@ class Client(Vocabulary[Place | None]):
 
         What is left waits in the file. Closing again does nothing.
         """
+        if os.getpid() != self._process:  # the file is the parent's
+            return not self._queue.size
         return self._delivery.close(timeout)
 
     def dead_letters(self) -> list[DeadLetter]:

@@ -121,9 +121,13 @@ class Delivery:
     def _run(self) -> None:
         try:
             while self._wait_for_events():
-                self._adopt()
-                pause_s, is_asked = self._try()
-                self._tell()
+                pause_s, is_asked = BACKOFF_MAX_S, False
+                try:
+                    self._adopt()
+                    pause_s, is_asked = self._try()
+                    self._tell()
+                except Exception:  # nothing may end this thread
+                    logger.exception("an unforeseen error")
                 self._sleep(pause_s, is_asked=is_asked)
             self._say_farewell()
         finally:

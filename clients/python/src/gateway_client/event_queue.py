@@ -25,6 +25,7 @@ from .model import (
     Queued,
     QueueFullError,
     event_of,
+    is_header,
     ksuid,
     whole_run,
 )
@@ -97,10 +98,10 @@ class EventQueue(Durable):
         self.file.check_room(sum(len(event.content) for event in events))
         try:
             with self.file.transaction() as db:
-                session = self._current or self._new_session(db)
+                session = self._current_session() or self._new_session(db)
                 places = self._append(db, session, events)
         except BaseException:
-            self._current = None  # its row may be gone, too
+            self._current = None  # it has given places to nothing
             raise
         self._current = session
         self.size += len(events)
@@ -117,7 +118,7 @@ class EventQueue(Durable):
                 (session_id, events_max),
             ).fetchall()
             first = rows[0][0]
-            events = list(whole_run(rows))
+            events = list(whole_run(rows)) if is_header(client) and is_header(session) else []
             if not events:
                 self._bury_damaged(session_id, Place(session, first), rows[0][1])
                 continue
@@ -302,6 +303,15 @@ class EventQueue(Durable):
             return False
         later = "SELECT 1 FROM events WHERE session_id = ? AND sequence > ?"
         return self._db.execute(later, (session_id, through)).fetchone() is None
+
+    def _current_session(self) -> _Session | None:
+        """Return the session of new events, unless its row has gone with a transaction that failed."""
+        if self._current is None:
+            return None
+        row = self._db.execute(
+            "SELECT 1 FROM sessions WHERE id = ? AND session = ?", (self._current.id, self._current.session)
+        ).fetchone()
+        return self._current if row else None
 
     def _new_session(self, db: sqlite3.Connection) -> _Session:
         session = ksuid()

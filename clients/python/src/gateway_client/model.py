@@ -192,6 +192,11 @@ def event_of(content: bytes) -> dict[str, Any]:
     return event if isinstance(event, dict) else {"unreadable": content.decode("latin-1")}
 
 
+def is_header(name: str) -> bool:
+    """Whether a name can be a header's value, as all are that are not damaged."""
+    return name.isascii() and name.isprintable() and bool(name)
+
+
 def ksuid() -> str:
     """Return a new KSUID: 4 bytes of time, which sort it roughly, and 16 random ones, in base 62."""
     seconds = max(0, int(time.time()) - KSUID_EPOCH_S) % 2**32

@@ -112,6 +112,7 @@ class QueueFile:
         self.db = sqlite3.connect(
             ":memory:" if path is None else path, timeout=0, isolation_level=None, check_same_thread=False
         )
+        self.db.text_factory = lambda text: text.decode(errors="replace")  # of a damaged file
         try:
             self._prepare()
         except sqlite3.OperationalError as err:
@@ -119,6 +120,11 @@ class QueueFile:
             if err.sqlite_errorcode & PRIMARY_CODE == sqlite3.SQLITE_BUSY:
                 raise QueueInUseError(f"another client has {path} open") from err
             raise
+        except UnicodeDecodeError as err:  # of SQLite's own message, which names what is damaged
+            self.db.close()
+            damage = sqlite3.DatabaseError("the schema is damaged")
+            damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise damage from err
         except BaseException:
             self.db.close()
             raise

@@ -7,13 +7,18 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .carving import carved_events
 from .model import EVENT_DAMAGED
 from .queue_file import PAGE_BYTES, make_schema
 
 PAGES_AT, PAGES_BYTES = 28, 4
 """Where the header has the number of pages."""
 
+UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""The latter is raised for a message that quotes what is damaged."""
+
 SKIPPED_ONE_BY_ONE = 1_000
+EVENT_TYPES = (int, int, bytes, int, int, int)
 
 
 class Contents(NamedTuple):
@@ -27,17 +32,19 @@ class Contents(NamedTuple):
 
 def contents_of(db: sqlite3.Connection) -> Contents:
     """Read all that can be read."""
-    settings = dict(_rows(db, "SELECT name, value FROM settings {}", "name"))
+    settings = dict(_rows(db, "SELECT name, value FROM settings {}", "name", (str, str)))
     sessions: dict[int, tuple[int, str, str, str, int, int]] = {
-        row[0]: row for row in _rows(db, "SELECT * FROM sessions NOT INDEXED {}", "id")
+        row[0]: row
+        for row in _rows(db, "SELECT * FROM sessions NOT INDEXED {}", "id", (int, str, str, str, int, int))
     }
     names = "SELECT id, client, session FROM sessions INDEXED BY sqlite_autoindex_sessions_1 {}"
     events = _events_of(db)
-    for number, client, session in _rows(db, names, "session"):
+    for number, client, session in _rows(db, names, "session", (int, str, str)):
         last = max((sequence for id_, sequence in events if id_ == number), default=0)
         sessions.setdefault(number, (number, client, session, "", last, 0))
-    letters = _rows(db, "SELECT session, sequence, code, message, content FROM dead_letters {}", "id")
-    return Contents(settings, [sessions[number] for number in sorted(sessions)], events, letters)
+    letters = "SELECT session, sequence, code, message, content FROM dead_letters {}"
+    buried = _rows(db, letters, "id", (str, int, str, str, bytes))
+    return Contents(settings, [sessions[number] for number in sorted(sessions)], events, buried)
 
 
 def salvage(damaged: Path) -> Contents:
@@ -49,10 +56,14 @@ def salvage(damaged: Path) -> Contents:
         if wal.exists():
             shutil.copy(wal, f"{copy}-wal")
         found = _read(copy)
-        if found.sessions or found.events:
-            return found
-        _give_first_page(copy)
-        return _read(copy)
+        if not found.sessions:
+            _give_first_page(copy)
+            found = _read(copy)
+        known = {number for number, *_ in found.sessions}
+        for row in carved_events(copy.read_bytes()):
+            if row[0] in known and _fits(row, EVENT_TYPES):
+                found.events.setdefault((row[0], row[1]), row)
+        return found
 
 
 def take_in(db: sqlite3.Connection, contents: Contents) -> None:
@@ -89,17 +100,23 @@ def _read(path: Path) -> Contents:
         return contents_of(db)
 
 
-def _rows(db: sqlite3.Connection, query: str, key: str) -> list[Any]:
+def _rows(db: sqlite3.Connection, query: str, key: str, types: tuple[type, ...]) -> list[Any]:
     """Return rows in the order of a key, from the first and from the last one up to where damage begins."""
     found: list[list[Any]] = []
     for direction in ("ASC", "DESC"):
         rows = list[Any]()
-        with suppress(sqlite3.DatabaseError):
+        with suppress(*UNREADABLE):
             for row in db.execute(query.format(f"ORDER BY {key} {direction}")):
-                rows.append(row)
+                if _fits(row, types):
+                    rows.append(row)
         found.append(rows)
     forwards, backwards = found
     return list(dict.fromkeys([*forwards, *reversed(backwards)]))
+
+
+def _fits(row: tuple[Any, ...], types: tuple[type, ...]) -> bool:
+    """Whether a row has what was written to it: pages may be damaged and readable."""
+    return all(isinstance(value, kind) for value, kind in zip(row, types, strict=True))
 
 
 def _events_of(db: sqlite3.Connection) -> dict[tuple[int, int], tuple[Any, ...]]:
@@ -112,11 +129,12 @@ def _events_of(db: sqlite3.Connection) -> dict[tuple[int, int], tuple[Any, ...]]
                 "SELECT * FROM events WHERE (session_id, sequence) > (?, ?) ORDER BY session_id, sequence",
                 after,
             ):
-                after, step = (row[0], row[1]), 1
-                found[after] = row
+                if _fits(row, EVENT_TYPES):
+                    after, step = (row[0], row[1]), 1
+                    found[after] = row
         except sqlite3.OperationalError:  # there is no such table
             break
-        except sqlite3.DatabaseError:
+        except UNREADABLE:
             after, skipped = (after[0], after[1] + step), skipped + 1
             step *= 2 if skipped > SKIPPED_ONE_BY_ONE else 1
         else:
