@@ -59,7 +59,7 @@ class Workers:
 
 
 @pytest.mark.regression(
-    "A rolling restart moved partitions to and fro, some four times, some to workers that had not followed them."
+    "A rolling restart moved partitions to and fro, some to workers that had not followed them."
 )
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("lanes", [7, 9, 13, 60, 120])
