@@ -154,9 +154,7 @@ def test_few_sessions_that_were_used_again_are_read_for_a_commit(monkeypatch: py
     for name in range(1_000):
         lane.ended.note(key_of(name), -5)
     read: list[int] = []
-    monkeypatch.setattr(
-        MemoryIndex, "sessions", lambda _, keys: read.append(len(keys)) or [None] * len(keys)
-    )
+    monkeypatch.setattr(MemoryIndex, "sessions", lambda _, keys: read.append(len(keys)) or [None] * len(keys))
     assert list(lane.ended.take(lane.index)) == []
     assert sum(read) == USED_SINCE_MAX
 
