@@ -253,7 +253,11 @@ fn read_batches(raw: &[u8], start: i64) -> Option<(Vec<Record>, i64)> {
         if batch_start < end.unwrap_or(0) {
             return None;
         }
-        end = Some(read_batch(raw, at..batch_end, batch_start, start, &mut records)?);
+        let next = read_batch(raw, at..batch_end, batch_start, start, &mut records)?;
+        if next <= start {
+            return None; // it was not asked for
+        }
+        end = Some(next);
         at = batch_end;
     }
     Some((records, end?))

@@ -52,7 +52,7 @@ def fetched_in(
         position: the first offset.
         native: reads plain responses.
     """
-    if native is not None and not aborted and (plain := native(raw, position)) is not None:
+    if native is not None and (plain := native(raw, position)) is not None:
         return _PlainFetched(plain)
     return _AnyFetched(  # type: ignore[no-untyped-call]
         tp,
