@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from uuid import uuid4
+from zlib import crc32
 
 import gateway_native
 import pytest
@@ -126,6 +127,8 @@ class Responses:
             return timestamp_ms, None, value, headers
         if odd == 5:
             return timestamp_ms, key, None, headers
+        of_later = bytes([2, *gateway[1:-4]])
+        of_later += crc32(b"".join((source, key, of_later, value))).to_bytes(4, "big")
         changes: dict[int | None, list[tuple[str, bytes | None]]] = {
             6: [],
             7: [*headers, ("gw", gateway)],
@@ -136,7 +139,7 @@ class Responses:
             12: [("source", b"\xff" + source), ("gw", gateway)],
             13: [("source", source), ("gw", gateway[:-4])],
             14: [("source", source), ("gw", bytes([gateway[0], gateway[1] ^ 16, *gateway[2:]]))],
-            15: [("source", source), ("gw", bytes([2, *gateway[1:]]))],
+            15: [("source", source), ("gw", of_later)],
         }
         return timestamp_ms, key, value, changes.get(odd, headers)
 
