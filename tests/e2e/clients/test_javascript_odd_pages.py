@@ -1,12 +1,13 @@
 """
-Claim: storage that is damaged, copied, full, cleared or an earlier version's, a page's own requests, its policy and
-its clock neither stop the JavaScript client nor have an event lost or stored twice.
+Claim: storage that is damaged, copied, full, cleared or of an earlier version, and a page with requests, a policy
+and a clock of its own neither stop the JavaScript client nor have an event lost or stored twice.
 """
 
 import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
+from urllib.parse import urlencode
 
 import orjson
 import pytest
@@ -27,7 +28,10 @@ FULL = """
       } catch {}
     }
 """
-DENIED = "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('', 'SecurityError'); } });"
+DENIED = """
+    const denied = { get() { throw new DOMException("", "SecurityError"); } };
+    Object.defineProperty(window, "localStorage", denied);
+"""
 LOAD_ANALYTICS = """async ([host, options]) => {
     const { Analytics } = await import("/clients/javascript/gateway-analytics.js");
     window.client = new Analytics(host, "browser", options);
@@ -54,12 +58,11 @@ class Site:
         page.evaluate("host => load(host)", host or self.gateway.url)
         return page
 
-    def left(self, context: BrowserContext, host: str | None = None) -> None:
+    def left(self, context: BrowserContext) -> None:
         """Leave a page in the tick in which its client is made and tracks."""
         page = context.new_page()
-        page.goto(
-            f"{self.url}/left.html?name={self.name}&n=0&last=1&ways=first&away=about:blank&host={host or self.gateway.url}"
-        )
+        asked = {"name": self.name, "n": 0, "last": 1, "ways": "first", "away": "about:blank"}
+        page.goto(f"{self.url}/left.html?{urlencode(asked | {'host': self.gateway.url})}")
         page.wait_for_url("about:blank")
         page.close()
 
@@ -179,7 +182,8 @@ def test_a_queue_of_the_first_version_is_delivered_once(site: Site, context: Bro
                     .put({ session, last: 3, sentThrough: 2, doubtfulThrough: 0 });
                 const events = db.createObjectStore("events", { keyPath: ["session", "sequence"] });
                 for (const sequence of [1, 2, 3]) {
-                    const content = JSON.stringify({ type: "track", event, anonymousId: "a", properties: { n: sequence } });
+                    const told = { type: "track", event, anonymousId: "a", properties: { n: sequence } };
+                    const content = JSON.stringify(told);
                     events.put({ session, sequence, content, hasId: false });
                 }
                 db.createObjectStore("deadLetters", { autoIncrement: true });
