@@ -1,6 +1,6 @@
 """
-Claim: storage that is damaged, copied, full, cleared or of an earlier version, and a page with requests, a policy
-and a clock of its own neither stop the JavaScript client nor have an event lost or stored twice.
+Claim: storage that is damaged, copied, full, cleared or of an earlier version, and a page with a policy and a
+clock of its own neither stop the JavaScript client nor have an event lost or stored twice.
 """
 
 import shutil
@@ -115,6 +115,9 @@ def flush(page: Page) -> bool:
     return bool(page.evaluate("client.flush(30000)"))
 
 
+@pytest.mark.regression(
+    "Damaged notes of a page stopped the JavaScript client, or kept it from writing anything."
+)
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -145,6 +148,7 @@ def test_what_is_damaged_in_the_pages_storage_stops_nothing(
     assert site.numbers() == [1, 2]
 
 
+@pytest.mark.regression("Two copies of a browser profile gave the same number to two events.")
 def test_a_profile_that_was_copied_and_restored_numbers_in_a_session_of_its_own(
     site: Site, context: BrowserContext
 ) -> None:
@@ -200,6 +204,7 @@ def test_a_queue_of_the_first_version_is_delivered_once(site: Site, context: Bro
     assert page.evaluate("client.oldest") is None
 
 
+@pytest.mark.regression("Traits that IndexedDB cannot clone kept all events from being written.")
 def test_what_cannot_be_cloned_is_remembered_and_does_not_keep_events_from_being_written(
     site: Site, context: BrowserContext
 ) -> None:
@@ -213,6 +218,7 @@ def test_what_cannot_be_cloned_is_remembered_and_does_not_keep_events_from_being
     assert site.numbers() == [1]
 
 
+@pytest.mark.regression("What an open tab queued after an opt-out in another was sent.")
 def test_an_opt_out_holds_for_what_another_tab_queues_meanwhile(site: Site, context: BrowserContext) -> None:
     tabs = [context.new_page() for _ in range(3)]
     for page in tabs:
@@ -232,6 +238,7 @@ def test_an_opt_out_holds_for_what_another_tab_queues_meanwhile(site: Site, cont
     assert site.numbers() == [3]
 
 
+@pytest.mark.regression("A page without localStorage lost what it tracked in its first tick.")
 @pytest.mark.parametrize("script", [FULL, DENIED], ids=["full", "denied"])
 def test_a_page_without_room_for_a_note_that_is_left_in_its_first_tick_sends(
     script: str, site: Site, context: BrowserContext
@@ -340,3 +347,48 @@ def test_a_service_worker_delivers(site: Site, context: BrowserContext) -> None:
     )
     assert told == [True, True]
     assert site.numbers() == [1]
+
+
+def test_of_tabs_of_which_one_is_killed_while_it_sends_all_is_stored_once(
+    site: Site, context: BrowserContext
+) -> None:
+    tabs = [site.tab(context) for _ in range(3)]
+    held: list[Route] = []
+
+    def answer_later(route: Route) -> None:
+        route.fetch()  # it is stored, and the tab does not hear of it
+        held.append(route)
+
+    tabs[0].route("**/v1/events*", answer_later)
+    for n in range(30):
+        tabs[n % 3].evaluate("([name, n]) => void client.track(name, { n })", [site.name, n])
+    while not held:
+        tabs[0].wait_for_timeout(POLL_INTERVAL_S * 1000)
+    tabs[0].close(run_before_unload=False)
+    assert flush(tabs[1])
+    assert flush(tabs[2])
+    site.wait_until_stored(*range(30))
+    assert all(flush(page) for page in tabs[1:])
+
+
+def test_two_clients_of_a_page_and_an_event_too_large_to_outlive_it_lose_nothing(
+    site: Site, context: BrowserContext
+) -> None:
+    page = site.tab(context, site.down)
+    page.evaluate(
+        """([host, name]) => {
+            const first = client;
+            open_(host);
+            addEventListener("pagehide", () => {
+                first.track(name, { n: 1, text: "x".repeat(300_000) });
+                first.track(name, { n: 2 });
+                client.track(name, { n: 3, text: "x".repeat(300_000) });
+                client.track(name, { n: 4 });
+            });
+        }""",
+        [site.down, site.name],
+    )
+    page.goto("about:blank")
+    page = site.tab(context)
+    assert flush(page)
+    site.wait_until_stored(1, 2, 3, 4)
