@@ -20,7 +20,7 @@ from app.ingest.client_sessions import ClientSession
 from app.ingest.event_limits import EventLimits
 from app.ingest.identified import Arrival
 from app.ingest.items import EVENT_FIELDS
-from app.ingest.large_json import AT_ONCE_BYTES, JSONLimits
+from app.ingest.large_json import AT_ONCE_BYTES, SMALL_BYTES, JSONLimits
 from app.ingest.message_ids import session_event_prefix
 from app.ingest.payload import Expected, Payload
 from app.ingest.record_values import REPLACED, RecordValues
@@ -202,7 +202,8 @@ def _payload_of(document: "Document", expected: Expected, *, needs_key: bool) ->
     if document.shape == "array":
         is_plain = expected is Expected.EVENTS and not needs_key
         return Payload(items, None, {}, native=document) if is_plain else None
-    top = read_document(document.top())
+    envelope = document.top()
+    top = read_document(envelope) if len(envelope) <= SMALL_BYTES else None
     if type(top) is not dict or (needs_key and not own_key(top)):
         return None
     if document.shape == "batch":

@@ -85,8 +85,9 @@ class RecordValues:
         sent_at = shared.get("sentAt")
         if isinstance(sent_at, str) and len(sent_at) <= SENT_AT_CHARS_MAX:
             self._added = received_at | {"sentAt": sent_at}
-        self.suffix = _suffix(self._added | merged)
-        self.suffix_without_sent_at = _suffix(received_at | merged)
+        self.suffix = self.suffix_without_sent_at = _suffix(received_at | merged)
+        if self._added is not received_at:
+            self.suffix = _suffix(self._added | merged)
 
     def _size_of(self, merged: dict[str, Any]) -> int:
         try:

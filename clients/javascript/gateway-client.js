@@ -48,18 +48,16 @@
 
 // ---- the client
 
-export const VERSION = "1.0.0";
-
 const BATCH_EVENTS = 100;
 const BATCH_BYTES = 60_000;
 const KEEPALIVE_BYTES = 64_000; // of all requests that outlive a page together, fetch takes 64 KiB
-const EVENT_BYTES_MAX = 700_000; // the gateway's own limit is 800 KiB
 
 const LINGER_MS = 200; // how long a batch waits for more events, unless the page is left
 const BACKOFF_MS = 500;
 const BACKOFF_MAX_MS = 60_000;
 const REFUSED_MS = 10_000; // a key that is being rotated is right again soon, one that is wrong is not
 const REFUSED_MAX_MS = 600_000;
+const REFUSALS_MAX = 3;
 const TELL_MS = 3_600_000;
 
 let keepaliveBytes = 0; // of all clients of the page
@@ -76,6 +74,8 @@ export class Client {
   #encode;
   #eventsMax = BATCH_EVENTS; // less for a while after a batch that was too much for somebody
   #failures = 0;
+  #refused = ""; // the place of an event that somebody between has refused alone
+  #refusals = 0;
   #isClosed = false;
   /** @type {Map<string, { err: Error, since: number, toldAt: number }>} */ #troubles = new Map();
   /** @type {Set<string>} what has happened since the queue was last looked at */ #signals = new Set();
@@ -233,40 +233,9 @@ export class Client {
     throw new QueueFullError(`${this.#options.queueEventsMax} events wait already`);
   }
 
-  /** @protected the id of this installation, once it is known */
-  get installation() {
-    return this.#queue.client;
-  }
-
-  /** @protected what is remembered, by name */
-  get known() {
-    return this.#queue.known;
-  }
-
-  /**
-   * @protected
-   * @param {string} name
-   * @param {unknown} value
-   */
-  remember(name, value) {
-    return this.#queue.remember(name, value);
-  }
-
-  /** @protected delete what waits, in all tabs */
-  clear() {
-    return this.#queue.clear();
-  }
-
-  /** @protected make room by deleting the event that waits longest */
-  dropOldest() {
-    this.#queue.dropOldest();
-  }
-
-  /** @protected delete the dead letters, and resolve to them */
-  async takeLetters() {
-    const letters = await this.#queue.letters();
-    await this.#queue.deleteLetters(letters);
-    return letters.map(([, letter]) => letter);
+  /** @protected what waits, and what is remembered of this installation */
+  get kept() {
+    return this.#queue;
   }
 
   // ---- delivery
@@ -296,13 +265,14 @@ export class Client {
     await this.#queue.adopt().catch((err) => this.#tell("storage", err));
     const batch = this.#queue.nextBatch(this.#eventsMax, BATCH_BYTES);
     if (!batch) {
-      if (this.#queue.needsSource) await this.#post('{"batch":[]}').catch(() => {}); // its answer names the source
+      if (this.#queue.needsSource) await this.#isReached();
       return false;
     }
     try {
       this.#settle(batch, judge(batch, await this.#post(bodyOf(batch))));
     } catch (err) {
-      if (err instanceof DeliveryError && err.kind === "split") this.#split(batch, err);
+      const kind = err instanceof DeliveryError && err.kind;
+      if (kind === "split" || (kind === "doubt" && (await this.#isCause(batch)))) this.#split(batch, asError(err));
       else throw err;
     }
     return true;
@@ -318,7 +288,31 @@ export class Client {
       call(this.#options.onRejected, letter);
     }
     if (verdicts.some(({ fate }) => fate === "again")) throw new DeliveryError("some events were not taken yet");
-    this.#eventsMax = Math.min(BATCH_EVENTS, this.#eventsMax + 1 + (this.#eventsMax >> 3));
+    this.#eventsMax = Math.min(BATCH_EVENTS, this.#eventsMax + 1 + (this.#eventsMax >> 2));
+  }
+
+  /**
+   * Return whether it is one event that somebody between will not have: alone it was refused again and again, while
+   * the gateway answered another request each time. A batch is smaller the next time.
+   *
+   * @param {Batch} batch
+   */
+  async #isCause({ session, events }) {
+    this.#encode = undefined;
+    this.#eventsMax = Math.max(1, events.length >> 1);
+    const name = `${session} ${events[0].sequence}`;
+    if (events.length > 1 || !(await this.#isReached())) return false;
+    this.#refusals = this.#refused === name ? this.#refusals + 1 : 1;
+    this.#refused = name;
+    return this.#refusals >= REFUSALS_MAX;
+  }
+
+  /** Whether the gateway takes a request without events, which also tells the source. */
+  #isReached() {
+    return this.#post('{"batch":[]}').then(
+      () => true,
+      () => false,
+    );
   }
 
   /**
@@ -330,7 +324,7 @@ export class Client {
   #split(batch, err) {
     if (this.#encode) this.#encode = undefined; // somebody between may not bear compressed bodies
     else if (batch.events.length > 1) this.#eventsMax = batch.events.length >> 1;
-    else this.#settle(batch, [{ fate: "rejected", code: "request_refused", message: err.message }]);
+    else this.#settle(batch, [{ fate: "rejected", code: "event_refused", message: err.message }]);
   }
 
   /** Send what waits in requests that outlive the page, from memory and in this tick. */
@@ -445,6 +439,12 @@ export class Client {
   }
 }
 
+// ---- what is taken, and what is sent
+
+export const VERSION = "1.0.0";
+
+const EVENT_BYTES_MAX = 700_000; // the gateway's own limit is 800 KiB
+
 /** @param {string} url @returns {string} it without slashes at the end */
 function baseOf(url) {
   if (!/^https?:\/\/[^\s/?#]+[^\s?#]*$/i.test(url)) throw new TypeError(`no url of a gateway: ${url}`);
@@ -521,13 +521,13 @@ const ABOUT_THE_BODY =
 /**
  * A request decided nothing: what was sent may be stored or not, and waits.
  *
- * `kind` tells what to do: "again" after a pause, "split" the batch, for it is this body that is not taken, or
- * wait long, since the gateway has "refused" this client for now.
+ * `kind` tells what to do: "again" after a pause, "split" the batch, for it is this body that is not taken, the same in
+ * "doubt", for somebody between refuses, or wait long, since the gateway has "refused" this client for now.
  */
 export class DeliveryError extends Error {
   /**
    * @param {string} message
-   * @param {"again" | "split" | "refused"} [kind]
+   * @param {"again" | "split" | "doubt" | "refused"} [kind]
    * @param {string | null} [retryAfter] the header
    */
   constructor(message, kind = "again", retryAfter) {
@@ -551,13 +551,15 @@ export class DeliveryError extends Error {
 export function verdictOf(status, headers, text) {
   const document = objectIn(text);
   const isGateway = !!headers.get("Gateway-Request-Id") && document !== null;
-  if (isGateway && status === 200 && [document.receipts, document.rejected].some(Array.isArray)) return document;
+  if (isGateway && status === 200) return document;
   const told = `${status} ${text.slice(0, 200)}`;
   if (status === 413 || (isGateway && status === 400 && ABOUT_THE_BODY.test(String(document.code)))) {
     throw new DeliveryError(told, "split");
   }
-  if (isGateway && [400, 401, 403].includes(status)) throw new DeliveryError(told, "refused");
-  throw new DeliveryError(told, "again", headers.get("Retry-After"));
+  const isRefused = isGateway && [401, 403].includes(status);
+  const isDoubted = status >= 400 && status < 500 && ![408, 429].includes(status);
+  const kind = isRefused ? "refused" : isDoubted ? "doubt" : "again";
+  throw new DeliveryError(told, kind, headers.get("Retry-After"));
 }
 
 /**
@@ -605,6 +607,16 @@ export function settlement(batch, verdicts) {
     if (sequence <= batch.sentBefore && (fate === "rejected" || hasId)) doubtfulThrough = batch.sentBefore;
   }
   return { done, moved, letters, doubtfulThrough };
+}
+
+/**
+ * Return an event that goes on in another session: it stays known by its first place.
+ *
+ * @param {Queued} event
+ * @returns {Record<string, any>}
+ */
+export function movedOf({ session, sequence, content, hasId }) {
+  return { ...JSON.parse(content), ...(!hasId && { messageId: `${session}-${sequence}` }) };
 }
 
 /**
@@ -788,11 +800,10 @@ class Queue {
     if (verdicts.some(({ fate }) => fate === "session over")) {
       if (session === this.own) this.own = this.#begin();
       const unsent = [...events.values()].filter(({ sequence }) => sequence > session.sentThrough);
-      for (const { sequence, content, hasId, time } of [...moved, ...unsent]) {
-        if (!events.has(sequence)) continue;
-        const id = hasId ? {} : { messageId: `${row.session}-${sequence}` }; // it stays known by its first place
-        changes.push(...this.own.append(JSON.stringify({ ...JSON.parse(content), ...id }), true, time));
-        changes.push(...session.delete(sequence));
+      for (const event of [...moved, ...unsent]) {
+        if (!events.has(event.sequence)) continue;
+        changes.push(...this.own.append(JSON.stringify(movedOf(event)), true, event.time));
+        changes.push(...session.delete(event.sequence));
       }
     }
     for (const sequence of done) changes.push(...session.delete(sequence));

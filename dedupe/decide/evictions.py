@@ -83,8 +83,6 @@ def evictions_of(
         ended: the sessions that clients have ended; those that are returned are forgotten.
         policy: has the limit. One that was lowered is reached in steps, EVICTED_MAX a record.
     """
-    if not sessions:
-        return NO_EVICTIONS
     live, count_max = rows.session_counts.live, EVICTED_MAX * len(sessions)
     if live + count_max <= policy.sessions_max:
         return NO_EVICTIONS

@@ -115,11 +115,10 @@ class Queue {
     if (verdicts.some(({ fate }) => fate === "session over")) {
       if (session === this.own) this.own = this.#begin();
       const unsent = [...events.values()].filter(({ sequence }) => sequence > session.sentThrough);
-      for (const { sequence, content, hasId, time } of [...moved, ...unsent]) {
-        if (!events.has(sequence)) continue;
-        const id = hasId ? {} : { messageId: `${row.session}-${sequence}` }; // it stays known by its first place
-        changes.push(...this.own.append(JSON.stringify({ ...JSON.parse(content), ...id }), true, time));
-        changes.push(...session.delete(sequence));
+      for (const event of [...moved, ...unsent]) {
+        if (!events.has(event.sequence)) continue;
+        changes.push(...this.own.append(JSON.stringify(movedOf(event)), true, event.time));
+        changes.push(...session.delete(event.sequence));
       }
     }
     for (const sequence of done) changes.push(...session.delete(sequence));
