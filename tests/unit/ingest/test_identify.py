@@ -785,7 +785,7 @@ def test_growth_is_judged_alike_wherever_and_whenever_a_request_is_sent(size: in
     assert is_taken(None) == (100 * len(orjson.dumps({"context": context})) <= 200_000)
 
 
-@pytest.mark.regression("One event beside a context larger than an event was refused, and the context was lost.")
+@pytest.mark.regression("An event beside a context larger than an event was refused, the context lost.")
 @pytest.mark.parametrize("count", [1, 3])
 def test_batch_level_fields_larger_than_an_event_are_kept_once(count: int) -> None:
     limits = EventLimits(10_000, 6, request_bytes_max=10_000_000)
