@@ -3,7 +3,7 @@ import { execFileSync } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 
-const PARTS = ["head", "types", "client", "answers", "queue", "session", "storage", "ids"];
+const PARTS = ["head", "types", "client", "requests", "answers", "queue", "session", "storage", "ids"];
 const BROWSERS = ["chrome102", "firefox115", "safari15"];
 const TYPES = "--allowJs --checkJs --strict --declaration --emitDeclarationOnly --outDir dist --target es2022".split(" ");
 

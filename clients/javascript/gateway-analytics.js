@@ -114,7 +114,7 @@ export class Analytics extends Client {
 
   /** What is remembered of the user. @returns {User} */
   get user() {
-    return this.known.user ?? {};
+    return this.kept.known.user ?? {};
   }
 
   /** Forget the user, at a log-out: the next one is another. */
@@ -129,7 +129,10 @@ export class Analytics extends Client {
   /** Take no events from now on, and delete those that wait. */
   async optOut() {
     this.#set({ isOptedOut: true });
-    await this.clear();
+    await this.kept.clear();
+    await this.kept.ready; // what the page before had left is known then, too
+    await this.kept.clear();
+    await this.kept.deleteLetters(await this.kept.letters());
   }
 
   optIn() {
@@ -138,25 +141,28 @@ export class Analytics extends Client {
 
   /** Queue the dead letters again, as new events that are known by their first place, too; resolve to how many. */
   async retryDeadLetters() {
-    const letters = await this.takeLetters();
-    for (const { session, sequence, event } of letters) await this.queue({ messageId: `${session}-${sequence}`, ...event });
+    const letters = await this.kept.letters();
+    await this.kept.deleteLetters(letters);
+    for (const [, { session, sequence, event }] of letters) await this.queue({ messageId: `${session}-${sequence}`, ...event });
     return letters.length;
   }
 
   /** @protected */
   makeRoom() {
     if (this.#whenFull === "reject") return super.makeRoom();
-    if (this.#whenFull === "oldest") this.dropOldest();
-    return this.#whenFull === "oldest";
+    if (this.#whenFull === "newest") return false;
+    const oldest = [...this.kept.sessions.values()].find(({ events }) => events.size);
+    if (oldest) this.kept.keeper.write(oldest.delete(oldest.events.keys().next().value ?? 0));
+    return true;
   }
 
   get #anonymousId() {
-    return this.user.anonymousId ?? this.installation;
+    return this.user.anonymousId ?? this.kept.client;
   }
 
   /** @param {User} changes */
   #set(changes) {
-    return this.remember("user", { ...this.user, ...changes });
+    return this.kept.remember("user", { ...this.user, ...changes });
   }
 }
 

@@ -48,18 +48,16 @@
 
 // ---- the client
 
-export const VERSION = "1.0.0";
-
 const BATCH_EVENTS = 100;
 const BATCH_BYTES = 60_000;
 const KEEPALIVE_BYTES = 64_000; // of all requests that outlive a page together, fetch takes 64 KiB
-const EVENT_BYTES_MAX = 700_000; // the gateway's own limit is 800 KiB
 
 const LINGER_MS = 200; // how long a batch waits for more events, unless the page is left
 const BACKOFF_MS = 500;
 const BACKOFF_MAX_MS = 60_000;
 const REFUSED_MS = 10_000; // a key that is being rotated is right again soon, one that is wrong is not
 const REFUSED_MAX_MS = 600_000;
+const REFUSALS_MAX = 3;
 const TELL_MS = 3_600_000;
 
 let keepaliveBytes = 0; // of all clients of the page
@@ -76,6 +74,8 @@ export class Client {
   #encode;
   #eventsMax = BATCH_EVENTS; // less for a while after a batch that was too much for somebody
   #failures = 0;
+  #refused = ""; // the place of an event that somebody between has refused alone
+  #refusals = 0;
   #isClosed = false;
   /** @type {Map<string, { err: Error, since: number, toldAt: number }>} */ #troubles = new Map();
   /** @type {Set<string>} what has happened since the queue was last looked at */ #signals = new Set();
@@ -220,7 +220,7 @@ export class Client {
 
   /** @protected whether there is time to wait for what is remembered, since this is no page that may be left */
   get isUnknown() {
-    return !this.#queue.isOpen && !inPage(() => localStorage);
+    return !this.#queue.isOpen && !globalThis.document;
   }
 
   /**
@@ -233,40 +233,9 @@ export class Client {
     throw new QueueFullError(`${this.#options.queueEventsMax} events wait already`);
   }
 
-  /** @protected the id of this installation, once it is known */
-  get installation() {
-    return this.#queue.client;
-  }
-
-  /** @protected what is remembered, by name */
-  get known() {
-    return this.#queue.known;
-  }
-
-  /**
-   * @protected
-   * @param {string} name
-   * @param {unknown} value
-   */
-  remember(name, value) {
-    return this.#queue.remember(name, value);
-  }
-
-  /** @protected delete what waits, in all tabs */
-  clear() {
-    return this.#queue.clear();
-  }
-
-  /** @protected make room by deleting the event that waits longest */
-  dropOldest() {
-    this.#queue.dropOldest();
-  }
-
-  /** @protected delete the dead letters, and resolve to them */
-  async takeLetters() {
-    const letters = await this.#queue.letters();
-    await this.#queue.deleteLetters(letters);
-    return letters.map(([, letter]) => letter);
+  /** @protected what waits, and what is remembered of this installation */
+  get kept() {
+    return this.#queue;
   }
 
   // ---- delivery
@@ -296,13 +265,14 @@ export class Client {
     await this.#queue.adopt().catch((err) => this.#tell("storage", err));
     const batch = this.#queue.nextBatch(this.#eventsMax, BATCH_BYTES);
     if (!batch) {
-      if (this.#queue.needsSource) await this.#post('{"batch":[]}').catch(() => {}); // its answer names the source
+      if (this.#queue.needsSource) await this.#isReached();
       return false;
     }
     try {
       this.#settle(batch, judge(batch, await this.#post(bodyOf(batch))));
     } catch (err) {
-      if (err instanceof DeliveryError && err.kind === "split") this.#split(batch, err);
+      const kind = err instanceof DeliveryError && err.kind;
+      if (kind === "split" || (kind === "doubt" && (await this.#isCause(batch)))) this.#split(batch, asError(err));
       else throw err;
     }
     return true;
@@ -318,7 +288,31 @@ export class Client {
       call(this.#options.onRejected, letter);
     }
     if (verdicts.some(({ fate }) => fate === "again")) throw new DeliveryError("some events were not taken yet");
-    this.#eventsMax = Math.min(BATCH_EVENTS, this.#eventsMax + 1 + (this.#eventsMax >> 3));
+    this.#eventsMax = Math.min(BATCH_EVENTS, this.#eventsMax + 1 + (this.#eventsMax >> 2));
+  }
+
+  /**
+   * Return whether it is one event that somebody between will not have: alone it was refused again and again, while
+   * the gateway answered another request each time. A batch is smaller the next time.
+   *
+   * @param {Batch} batch
+   */
+  async #isCause({ session, events }) {
+    this.#encode = undefined;
+    this.#eventsMax = Math.max(1, events.length >> 1);
+    const name = `${session} ${events[0].sequence}`;
+    if (events.length > 1 || !(await this.#isReached())) return false;
+    this.#refusals = this.#refused === name ? this.#refusals + 1 : 1;
+    this.#refused = name;
+    return this.#refusals >= REFUSALS_MAX;
+  }
+
+  /** Whether the gateway takes a request without events, which also tells the source. */
+  #isReached() {
+    return this.#post('{"batch":[]}').then(
+      () => true,
+      () => false,
+    );
   }
 
   /**
@@ -330,7 +324,7 @@ export class Client {
   #split(batch, err) {
     if (this.#encode) this.#encode = undefined; // somebody between may not bear compressed bodies
     else if (batch.events.length > 1) this.#eventsMax = batch.events.length >> 1;
-    else this.#settle(batch, [{ fate: "rejected", code: "request_refused", message: err.message }]);
+    else this.#settle(batch, [{ fate: "rejected", code: "event_refused", message: err.message }]);
   }
 
   /** Send what waits in requests that outlive the page, from memory and in this tick. */
@@ -401,8 +395,8 @@ export class Client {
    * @param {Error | null} err nothing, if it is right again
    */
   #tell(what, err) {
-    const now = Date.now();
-    const { since = now, toldAt = -Infinity } = this.#troubles.get(what) ?? {};
+    const now = performance.now(); // the clock may jump
+    const { since = Date.now(), toldAt = -Infinity } = this.#troubles.get(what) ?? {};
     if (!err) this.#troubles.delete(what);
     else if (now < toldAt + TELL_MS) this.#troubles.set(what, { err, since, toldAt });
     else {
@@ -444,6 +438,12 @@ export class Client {
     this.#unlisten.push(() => target.removeEventListener(name, listener));
   }
 }
+
+// ---- what is taken, and what is sent
+
+export const VERSION = "1.0.0";
+
+const EVENT_BYTES_MAX = 700_000; // the gateway's own limit is 800 KiB
 
 /** @param {string} url @returns {string} it without slashes at the end */
 function baseOf(url) {
@@ -521,13 +521,13 @@ const ABOUT_THE_BODY =
 /**
  * A request decided nothing: what was sent may be stored or not, and waits.
  *
- * `kind` tells what to do: "again" after a pause, "split" the batch, for it is this body that is not taken, or
- * wait long, since the gateway has "refused" this client for now.
+ * `kind` tells what to do: "again" after a pause, "split" the batch, for it is this body that is not taken, the same in
+ * "doubt", for somebody between refuses, or wait long, since the gateway has "refused" this client for now.
  */
 export class DeliveryError extends Error {
   /**
    * @param {string} message
-   * @param {"again" | "split" | "refused"} [kind]
+   * @param {"again" | "split" | "doubt" | "refused"} [kind]
    * @param {string | null} [retryAfter] the header
    */
   constructor(message, kind = "again", retryAfter) {
@@ -551,13 +551,15 @@ export class DeliveryError extends Error {
 export function verdictOf(status, headers, text) {
   const document = objectIn(text);
   const isGateway = !!headers.get("Gateway-Request-Id") && document !== null;
-  if (isGateway && status === 200 && [document.receipts, document.rejected].some(Array.isArray)) return document;
+  if (isGateway && status === 200) return document;
   const told = `${status} ${text.slice(0, 200)}`;
   if (status === 413 || (isGateway && status === 400 && ABOUT_THE_BODY.test(String(document.code)))) {
     throw new DeliveryError(told, "split");
   }
-  if (isGateway && [400, 401, 403].includes(status)) throw new DeliveryError(told, "refused");
-  throw new DeliveryError(told, "again", headers.get("Retry-After"));
+  const isRefused = isGateway && [401, 403].includes(status);
+  const isDoubted = status >= 400 && status < 500 && ![408, 429].includes(status);
+  const kind = isRefused ? "refused" : isDoubted ? "doubt" : "again";
+  throw new DeliveryError(told, kind, headers.get("Retry-After"));
 }
 
 /**
@@ -605,6 +607,16 @@ export function settlement(batch, verdicts) {
     if (sequence <= batch.sentBefore && (fate === "rejected" || hasId)) doubtfulThrough = batch.sentBefore;
   }
   return { done, moved, letters, doubtfulThrough };
+}
+
+/**
+ * Return an event that goes on in another session: it stays known by its first place.
+ *
+ * @param {Queued} event
+ * @returns {Record<string, any>}
+ */
+export function movedOf({ session, sequence, content, hasId }) {
+  return { ...JSON.parse(content), ...(!hasId && { messageId: `${session}-${sequence}` }) };
 }
 
 /**
@@ -674,6 +686,7 @@ function isObject(value) {
 // ---- the queue: sessions, their locks, what others left
 
 const ADOPT_MS = 3_000; // how often tabs that are gone are looked for
+const GO_ON_MS = 60_000;
 const DEAD_LETTERS_MAX = 1_000; // older ones are deleted: the gateway has them in its quarantine
 
 /** The sessions that this tab delivers, with a lock each, and the one in which new events are. */
@@ -708,8 +721,8 @@ class Queue {
     this.#target = target;
     this.keeper = new Keeper(storage, onError);
     this.onError = onError;
-    this.known = JSON.parse(inPage(() => localStorage[name]) ?? "{}");
-    this.client = this.known.client ?? randomHex();
+    this.known = objectIn(inPage(() => localStorage[name]) ?? "") ?? {};
+    this.client = idIn(this.known) ?? randomHex();
     this.own = this.#begin();
     this.#noteKey = `${this.#notesKey}${this.own.row.session}`;
     this.ready = this.#open();
@@ -733,23 +746,14 @@ class Queue {
     return { place: { session, sequence }, written: isNoted ? this.ready : this.keeper.write(changes) };
   }
 
-  /** Delete the event that waits longest. */
-  dropOldest() {
-    const oldest = [...this.sessions.values()].find(({ events }) => events.size);
-    if (oldest) this.keeper.write(oldest.delete(oldest.events.keys().next().value ?? 0));
-  }
-
-  /** Delete what waits, in all tabs, and the dead letters. */
+  /** Delete what waits, in all tabs. */
   async clear() {
     for (const { events } of this.sessions.values()) events.clear();
     for (const key of this.#notes()) inPage(() => localStorage.removeItem(key));
     this.#noted.length = 0;
-    await this.ready;
-    for (const { events } of this.sessions.values()) events.clear();
     const kept = await this.keeper.read("events").catch(() => []);
     const keys = [...kept, ...this.keeper.underWay.flatMap(([kind, key]) => (kind === "events" ? [[key]] : []))];
-    await this.keeper.write(keys.map(([key]) => ["events", /** @type {Key} */ (key), undefined]));
-    await this.deleteLetters(await this.letters());
+    if (keys.length) await this.keeper.write(keys.map(([key]) => ["events", /** @type {Key} */ (key), undefined]));
   }
 
   /**
@@ -788,11 +792,10 @@ class Queue {
     if (verdicts.some(({ fate }) => fate === "session over")) {
       if (session === this.own) this.own = this.#begin();
       const unsent = [...events.values()].filter(({ sequence }) => sequence > session.sentThrough);
-      for (const { sequence, content, hasId, time } of [...moved, ...unsent]) {
-        if (!events.has(sequence)) continue;
-        const id = hasId ? {} : { messageId: `${row.session}-${sequence}` }; // it stays known by its first place
-        changes.push(...this.own.append(JSON.stringify({ ...JSON.parse(content), ...id }), true, time));
-        changes.push(...session.delete(sequence));
+      for (const event of [...moved, ...unsent]) {
+        if (!events.has(event.sequence)) continue;
+        changes.push(...this.own.append(JSON.stringify(movedOf(event)), true, event.time));
+        changes.push(...session.delete(event.sequence));
       }
     }
     for (const sequence of done) changes.push(...session.delete(sequence));
@@ -825,10 +828,11 @@ class Queue {
    * @param {unknown} value
    */
   remember(key, value) {
+    const plain = JSON.parse(JSON.stringify(value)); // IndexedDB refuses functions and proxies, and then all of a write
     this.#remembered++;
-    this.known[key] = this.#told[key] = value;
+    this.known[key] = this.#told[key] = plain;
     inPage(() => (localStorage[this.#name] = JSON.stringify(this.known)));
-    return this.keeper.write([["installation", key, value]]);
+    return this.keeper.write([["installation", key, plain]]);
   }
 
   // ---- opening, and what others left
@@ -861,15 +865,20 @@ class Queue {
    * @param {Change[]} changes
    */
   async #writeNotes(key, changes) {
-    if (!(await this.keeper.write(changes))) return;
-    inPage(() => localStorage.removeItem(key));
-    if (changes === this.#noted) this.#noted = [];
+    const written = [...changes];
+    if (!(await this.keeper.write(written))) return;
+    changes.splice(0, written.length); // the page may have been left again meanwhile
+    inPage(() => (changes.length ? (localStorage[key] = JSON.stringify(changes)) : localStorage.removeItem(key)));
   }
 
-  /** Go on in the session that the page before left in this tab, if all that it numbered is there. */
+  /**
+   * Go on in the session that the page before left in this tab a moment ago, if all that it numbered is there. A tab
+   * that is restored later may be a copy, and another one would give the same numbers.
+   */
   async #goOn() {
-    const left = inPage(() => sessionStorage[this.#tabKey]);
+    const [left, leftAt] = (inPage(() => sessionStorage[this.#tabKey]) ?? "").split("@");
     inPage(() => sessionStorage.removeItem(this.#tabKey));
+    if (!(Math.abs(Date.now() - leftAt) < GO_ON_MS)) return;
     const row = (await this.keeper.read("sessions")).find(([, { session, last }]) => `${session} ${last}` === left)?.[1];
     if (row?.client === this.client && this.#isDue(row)) await this.#take(row, true);
   }
@@ -878,11 +887,11 @@ class Queue {
   async #readInstallation() {
     const before = this.#remembered;
     const kept = Object.fromEntries(await this.keeper.read("installation"));
-    if (!this.isOpen) this.client = kept.client ?? this.client;
+    if (!this.isOpen) this.client = idIn(kept) ?? this.client;
     if (before === this.#remembered || !this.isOpen) Object.assign(this.known, kept, this.isOpen ? {} : this.#told);
     if (this.known.source?.target === this.#target) this.#source ??= this.known.source.source;
     if (this.known.client !== this.client) this.remember("client", this.client);
-    if (!kept.client) this.keeper.write(Object.entries(this.known).map(([key, value]) => ["installation", key, value]));
+    if (!idIn(kept)) this.keeper.write(Object.entries(this.known).map(([key, value]) => ["installation", key, value]));
   }
 
   /**
@@ -896,10 +905,10 @@ class Queue {
     this.#adoptAt = performance.now() + ADOPT_MS;
     if (!(await this.keeper.write([]))) return false; // what was delivered may still be there
     await this.#readInstallation();
-    if (this.known.user?.isOptedOut) for (const { events } of this.sessions.values()) events.clear(); // in another tab
+    if (this.known.user?.isOptedOut) await this.clear(); // in another tab, while this one went on
     if (this.isAllRead && !globalThis.navigator?.locks) return;
     for (const key of this.#notes()) {
-      if (key !== this.#noteKey) await this.#writeNotes(key, inPage(() => JSON.parse(localStorage[key])) ?? []);
+      if (key !== this.#noteKey) await this.#writeNotes(key, changesIn(inPage(() => localStorage[key])));
     }
     this.needsSource = false;
     for (const [session, row] of await this.keeper.read("sessions")) {
@@ -982,7 +991,7 @@ class Queue {
   /** Let others have what is held: the page is left, or the client closed. What it numbers now is in no session of theirs. */
   release() {
     const { session, last } = this.own.row;
-    inPage(() => (sessionStorage[this.#tabKey] = `${session} ${last}`));
+    inPage(() => (sessionStorage[this.#tabKey] = `${session} ${last}@${Date.now()}`));
     for (const { release } of this.sessions.values()) release();
     this.own = this.#begin(true);
     this.isLeft = true;
@@ -1042,6 +1051,17 @@ class Queue {
   get #tabKey() {
     return `${this.#name} session`;
   }
+}
+
+/** @param {Record<string, unknown>} known @returns {string | undefined} the id of an installation, unless it is damaged */
+function idIn({ client }) {
+  return typeof client === "string" && /^[!-~]{1,100}$/.test(client) ? client : undefined;
+}
+
+/** @param {string | undefined} note @returns {Change[]} what it says, unless it is damaged or not ours */
+function changesIn(note) {
+  const { noted } = objectIn(`{"noted":${note}}`) ?? {};
+  return Array.isArray(noted) ? noted.filter((change) => Array.isArray(change) && KINDS.includes(change[0])) : [];
 }
 
 /** @param {Letter} letter in order of time, and behind the numbers of an earlier version */
@@ -1148,6 +1168,7 @@ function bytesOf(text) {
 
 // ---- what is kept
 
+/** @type {Kind[]} */ const KINDS = ["installation", "sessions", "events", "deadLetters"];
 const STORAGE_MS = 5_000; // storage that has not answered by then is not waited for
 const WRITE_MS = 30_000;
 const UNWRITTEN_MIN = 100; // so many changes are tried again with every new one; more of them now and then
@@ -1196,10 +1217,14 @@ class IndexedDBStorage {
     const kinds = new Set(changes.map(([kind]) => kind));
     const transaction = db.transaction(kinds, "readwrite", { durability: "strict" }); // less would lose events with the power
     for (const [kind, key, value] of changes) {
-      const store = transaction.objectStore(kind);
-      if (value == null) store.delete(key);
-      else if (store.keyPath) store.put(value);
-      else store.put(value, key);
+      try {
+        const store = transaction.objectStore(kind);
+        if (value == null) store.delete(key);
+        else if (store.keyPath) store.put(value);
+        else store.put(value, key);
+      } catch (err) {
+        if (!/^Data/.test(asError(err).name)) throw err; // else it is no key or no value: what is beside it is written
+      }
     }
     transaction.commit?.();
     await end(transaction);

@@ -74,16 +74,13 @@ class Identity:
         self.secret = secret
         self._base = lru_cache(SOURCES_CACHED)(self._hash_of)
         self._keys_of_source = lru_cache(SOURCES_CACHED)(self._keys)
-        self._source_hash = lru_cache(SOURCES_CACHED)(self._hash_of_source)
+        self.source_hash: Callable[[str], bytes] = lru_cache(SOURCES_CACHED)(self._source_hash)
+        """Returns the 8 bytes that identify a source, to its clients and among the sessions of a lane."""
 
     @property
     def check_value(self) -> bytes:
         """16 bytes that differ between two secrets and reveal neither."""
         return self._hash_of(_KIND_CHECK).digest()
-
-    def source_hash(self, source: str) -> bytes:
-        """Return the 8 bytes that identify a source to its clients, and in the order of eviction."""
-        return self._source_hash(source)
 
     def message_key(self, source: str, message_id: str) -> EventKey:
         """Return the key of an event with this message id, of which every byte counts."""
@@ -158,7 +155,7 @@ class Identity:
 
         return key_of
 
-    def _hash_of_source(self, source: str) -> bytes:
+    def _source_hash(self, source: str) -> bytes:
         return self._hash_of(_KIND_SOURCE, source).digest()[:SOURCE_HASH_BYTES]
 
     def _hash_of(self, kind: bytes, source: str = "") -> "hashlib.blake2b":

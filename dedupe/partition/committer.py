@@ -14,7 +14,7 @@ import structlog
 
 from dedupe.decide.admission import NEW, NO_ORIGINAL, Admission, SessionAdmission, Verdicts, admit
 from dedupe.decide.committed import Committed, LastRecord
-from dedupe.decide.evictions import EndedSessions, evictions_of
+from dedupe.decide.evictions import NO_EVICTIONS, EndedSessions, Evictions, evictions_of
 from dedupe.decide.sessions import NO_SOURCE, SessionKey, keys_of
 from dedupe.model.errors import FencedError, NotAppendedError, RecordsRefusedError
 from dedupe.model.record import EVICTED_MAX, EventRecords
@@ -27,6 +27,9 @@ from dedupe.storage.log import PartitionLog
 
 CONFIRM_S = 1.0
 """The longest that duplicates are answered without a word of the log: its topic may have been made anew."""
+
+
+_NO_SESSIONS: tuple[Sequence[bytes], Evictions, Sequence[Sequence[SessionKey]]] = (), NO_EVICTIONS, ()
 
 
 class Committer:
@@ -197,10 +200,12 @@ class Committer:
         """Append the new events with their sessions, and apply them."""
         state = index.index.state
         first_seq = state.next_lane_seq
-        source_hashes = self._source_hashes(new, sessions) if sessions else ()
-        own = [(session, source) for session, source in zip(sessions, source_hashes, strict=True) if session]
-        evictions = evictions_of(index.index, own, self._ended, self._context.session_policy)
-        evicted = _by_record(evictions.keys, sessions)
+        source_hashes, evictions, evicted = _NO_SESSIONS
+        if sessions:
+            source_hashes = self._source_hashes(new, sessions)
+            own = [(session, of) for session, of in zip(sessions, source_hashes, strict=True) if session]
+            evictions = evictions_of(index.index, own, self._ended, self._context.session_policy)
+            evicted = _by_record(evictions.keys, sessions)
         records = EventRecords(new, sessions, evicted, lane_seq=first_seq, timestamp_ms=timestamp_ms)
         self.appending_since = began = self._context.clock.monotonic()
         try:

@@ -4,13 +4,16 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import GroupCoordinatorNotAvailableError
 
+from dedupe.storage.kafka.cluster import group_of
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.switch import Node, Switch
 from tests.support.verdict import assert_exactly_once, read_kafka
@@ -22,10 +25,13 @@ REPLICATED = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "offsets.topic.replication.factor": "3",
+    "offsets.topic.num.partitions": "3",
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
 }
 BROKERS = [f"10.77.0.{number}" for number in (11, 12, 13)]
+CONTROLLER = 1
+"""The node without which no leader moves: there is one controller, so it is never the one that is frozen."""
 HERE = "10.77.0.254"
 CALM_S = 5.0  # of load before a fault
 OUT_FROM_S = 12.0
@@ -216,13 +222,29 @@ def brokers(
             broker.stop()
 
 
+async def coordinator_of(servers: str, topic: str) -> int:
+    """Return the node that coordinates the group of a topic's workers."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=servers)
+    await admin.start()
+    try:
+        async with asyncio.timeout(STARTED_S):
+            while True:
+                with suppress(GroupCoordinatorNotAvailableError):  # the first question creates a topic
+                    return int(await admin.find_coordinator(group_of("workers", topic)))
+                await asyncio.sleep(1)
+    finally:
+        await admin.close()
+
+
 @pytest.fixture
 async def scene(
     nodes: list[Node], switch: Switch, brokers: list[KafkaBroker], tmp_path: Path
 ) -> AsyncIterator[Scene]:
     """A group on a topic of its own; in the end everything that was acknowledged is in the log once."""
-    topic = f"events-{uuid.uuid4().hex[:12]}"
     servers = ",".join(f"{address}:{broker.port}" for address, broker in zip(BROKERS, brokers, strict=True))
+    topic = f"events-{uuid.uuid4().hex[:12]}"
+    while await coordinator_of(servers, topic) == CONTROLLER:
+        topic = f"events-{uuid.uuid4().hex[:12]}"
     for name, partitions in ((topic, PARTITIONS), (f"{topic}.quarantine", 1)):
         await create_topic(servers, name, partitions=partitions, replication_factor=3, configs=SAFE)
     env = {

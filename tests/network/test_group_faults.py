@@ -12,8 +12,7 @@ from collections.abc import Callable
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
-from dedupe.storage.kafka.cluster import group_of
-from tests.network.conftest import BROKERS, PARTITIONS, Scene, Seen
+from tests.network.conftest import BROKERS, PARTITIONS, Scene, Seen, coordinator_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -112,12 +111,7 @@ async def test_worker_far_from_kafka_hands_its_lanes_over(scene: Scene) -> None:
 
 async def test_frozen_coordinator_costs_seconds(scene: Scene) -> None:
     servers = ",".join(f"{at}:{broker.port}" for at, broker in zip(BROKERS, scene.brokers, strict=True))
-    admin = AIOKafkaAdminClient(bootstrap_servers=servers)
-    await admin.start()
-    try:
-        node = await admin.find_coordinator(group_of("workers", scene.topic))
-    finally:
-        await admin.close()
+    node = await coordinator_of(servers, scene.topic)
     async with scene.fault(20) as seen:
         await asyncio.to_thread(scene.brokers[node - 1].freeze)
     _judge("14b coordinator frozen", seen, OF_KAFKA_S)

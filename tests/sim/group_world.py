@@ -125,7 +125,8 @@ class Worker:
         def on_change() -> None:
             now = asyncio.get_running_loop().time()
             lost = appends.given_up - before - self.group.run_beside(self)
-            self.group.given_up += [(lane, now) for lane in lost]
+            others = {each.name: each._starts for each in self.group.workers.values() if each is not self}
+            self.group.given_up += [(lane, now, others) for lane in lost]
             before.clear()
             before.update(appends.given_up)
             told()
@@ -300,8 +301,8 @@ class GroupWorld:
         """The longest that a request of `deliver` has taken, with all its retries."""
         self.refusals = 0
         """Answers of `deliver` but success, and whoever of them could not even ask."""
-        self.given_up: list[tuple[int, float]] = []
-        """Lanes whose owner gave them up as its appends were not answered, and when."""
+        self.given_up: list[tuple[int, float, dict[str, int]]] = []
+        """Lanes whose owner gave them up as its appends were not answered, when, and who else ran then."""
         self._background: list[asyncio.Task[Any]] = []
 
     async def __aenter__(self) -> "GroupWorld":
@@ -461,11 +462,13 @@ class GroupWorld:
                 self.world.judge_index(worker.router.lanes[number])
 
     def _judge_moves(self) -> None:
-        """No lane was given up twice in ten minutes."""
-        last: dict[int, float] = {}
-        for lane, at in self.given_up:
-            assert at - last.get(lane, -MOVE_AGAIN_S) >= MOVE_AGAIN_S, f"lane {lane} was given up again"
-            last[lane] = at
+        """No lane was given up twice in ten minutes, unless one of those who knew was restarted."""
+        last: dict[int, tuple[float, dict[str, int]]] = {}
+        for lane, at, others in self.given_up:
+            before, knew = last.get(lane, (-MOVE_AGAIN_S, {}))
+            is_known = all(knew.get(name, starts) == starts for name, starts in others.items())
+            assert at - before >= MOVE_AGAIN_S or not is_known, f"lane {lane} was given up again"
+            last[lane] = at, others
 
     def check_totals(self, worker: Worker) -> None:
         """What was sent to a worker was counted there, once, or is still under way."""

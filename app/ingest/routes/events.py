@@ -45,13 +45,7 @@ from app.ingest.parse import parse_batch, parse_event, parse_events
 from app.ingest.payload import Payload, is_wrapped
 from app.ingest.prefer import Preferences
 from app.ingest.receipts import answer, session_headers
-from app.ingest.routes.parsing import (
-    FINGERPRINTS,
-    Parse,
-    is_replay,
-    parse_or_salvage,
-    preferences_of,
-)
+from app.ingest.routes.parsing import FINGERPRINTS, Parse, is_replay, parse_or_salvage, preferences_of
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
 from app.ingest.unparsed_key import key_in

@@ -9,13 +9,13 @@ const ABOUT_THE_BODY =
 /**
  * A request decided nothing: what was sent may be stored or not, and waits.
  *
- * `kind` tells what to do: "again" after a pause, "split" the batch, for it is this body that is not taken, or
- * wait long, since the gateway has "refused" this client for now.
+ * `kind` tells what to do: "again" after a pause, "split" the batch, for it is this body that is not taken, the same in
+ * "doubt", for somebody between refuses, or wait long, since the gateway has "refused" this client for now.
  */
 export class DeliveryError extends Error {
   /**
    * @param {string} message
-   * @param {"again" | "split" | "refused"} [kind]
+   * @param {"again" | "split" | "doubt" | "refused"} [kind]
    * @param {string | null} [retryAfter] the header
    */
   constructor(message, kind = "again", retryAfter) {
@@ -39,13 +39,15 @@ export class DeliveryError extends Error {
 export function verdictOf(status, headers, text) {
   const document = objectIn(text);
   const isGateway = !!headers.get("Gateway-Request-Id") && document !== null;
-  if (isGateway && status === 200 && [document.receipts, document.rejected].some(Array.isArray)) return document;
+  if (isGateway && status === 200) return document;
   const told = `${status} ${text.slice(0, 200)}`;
   if (status === 413 || (isGateway && status === 400 && ABOUT_THE_BODY.test(String(document.code)))) {
     throw new DeliveryError(told, "split");
   }
-  if (isGateway && [400, 401, 403].includes(status)) throw new DeliveryError(told, "refused");
-  throw new DeliveryError(told, "again", headers.get("Retry-After"));
+  const isRefused = isGateway && [401, 403].includes(status);
+  const isDoubted = status >= 400 && status < 500 && ![408, 429].includes(status);
+  const kind = isRefused ? "refused" : isDoubted ? "doubt" : "again";
+  throw new DeliveryError(told, kind, headers.get("Retry-After"));
 }
 
 /**
@@ -93,6 +95,16 @@ export function settlement(batch, verdicts) {
     if (sequence <= batch.sentBefore && (fate === "rejected" || hasId)) doubtfulThrough = batch.sentBefore;
   }
   return { done, moved, letters, doubtfulThrough };
+}
+
+/**
+ * Return an event that goes on in another session: it stays known by its first place.
+ *
+ * @param {Queued} event
+ * @returns {Record<string, any>}
+ */
+export function movedOf({ session, sequence, content, hasId }) {
+  return { ...JSON.parse(content), ...(!hasId && { messageId: `${session}-${sequence}` }) };
 }
 
 /**

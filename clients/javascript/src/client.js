@@ -1,17 +1,15 @@
 // ---- the client
 
-export const VERSION = "1.0.0";
-
 const BATCH_EVENTS = 100;
 const BATCH_BYTES = 60_000;
 const KEEPALIVE_BYTES = 64_000; // of all requests that outlive a page together, fetch takes 64 KiB
-const EVENT_BYTES_MAX = 700_000; // the gateway's own limit is 800 KiB
 
 const LINGER_MS = 200; // how long a batch waits for more events, unless the page is left
 const BACKOFF_MS = 500;
 const BACKOFF_MAX_MS = 60_000;
 const REFUSED_MS = 10_000; // a key that is being rotated is right again soon, one that is wrong is not
 const REFUSED_MAX_MS = 600_000;
+const REFUSALS_MAX = 3;
 const TELL_MS = 3_600_000;
 
 let keepaliveBytes = 0; // of all clients of the page
@@ -28,6 +26,8 @@ export class Client {
   #encode;
   #eventsMax = BATCH_EVENTS; // less for a while after a batch that was too much for somebody
   #failures = 0;
+  #refused = ""; // the place of an event that somebody between has refused alone
+  #refusals = 0;
   #isClosed = false;
   /** @type {Map<string, { err: Error, since: number, toldAt: number }>} */ #troubles = new Map();
   /** @type {Set<string>} what has happened since the queue was last looked at */ #signals = new Set();
@@ -172,7 +172,7 @@ export class Client {
 
   /** @protected whether there is time to wait for what is remembered, since this is no page that may be left */
   get isUnknown() {
-    return !this.#queue.isOpen && !inPage(() => localStorage);
+    return !this.#queue.isOpen && !globalThis.document;
   }
 
   /**
@@ -185,40 +185,9 @@ export class Client {
     throw new QueueFullError(`${this.#options.queueEventsMax} events wait already`);
   }
 
-  /** @protected the id of this installation, once it is known */
-  get installation() {
-    return this.#queue.client;
-  }
-
-  /** @protected what is remembered, by name */
-  get known() {
-    return this.#queue.known;
-  }
-
-  /**
-   * @protected
-   * @param {string} name
-   * @param {unknown} value
-   */
-  remember(name, value) {
-    return this.#queue.remember(name, value);
-  }
-
-  /** @protected delete what waits, in all tabs */
-  clear() {
-    return this.#queue.clear();
-  }
-
-  /** @protected make room by deleting the event that waits longest */
-  dropOldest() {
-    this.#queue.dropOldest();
-  }
-
-  /** @protected delete the dead letters, and resolve to them */
-  async takeLetters() {
-    const letters = await this.#queue.letters();
-    await this.#queue.deleteLetters(letters);
-    return letters.map(([, letter]) => letter);
+  /** @protected what waits, and what is remembered of this installation */
+  get kept() {
+    return this.#queue;
   }
 
   // ---- delivery
@@ -248,13 +217,14 @@ export class Client {
     await this.#queue.adopt().catch((err) => this.#tell("storage", err));
     const batch = this.#queue.nextBatch(this.#eventsMax, BATCH_BYTES);
     if (!batch) {
-      if (this.#queue.needsSource) await this.#post('{"batch":[]}').catch(() => {}); // its answer names the source
+      if (this.#queue.needsSource) await this.#isReached();
       return false;
     }
     try {
       this.#settle(batch, judge(batch, await this.#post(bodyOf(batch))));
     } catch (err) {
-      if (err instanceof DeliveryError && err.kind === "split") this.#split(batch, err);
+      const kind = err instanceof DeliveryError && err.kind;
+      if (kind === "split" || (kind === "doubt" && (await this.#isCause(batch)))) this.#split(batch, asError(err));
       else throw err;
     }
     return true;
@@ -270,7 +240,31 @@ export class Client {
       call(this.#options.onRejected, letter);
     }
     if (verdicts.some(({ fate }) => fate === "again")) throw new DeliveryError("some events were not taken yet");
-    this.#eventsMax = Math.min(BATCH_EVENTS, this.#eventsMax + 1 + (this.#eventsMax >> 3));
+    this.#eventsMax = Math.min(BATCH_EVENTS, this.#eventsMax + 1 + (this.#eventsMax >> 2));
+  }
+
+  /**
+   * Return whether it is one event that somebody between will not have: alone it was refused again and again, while
+   * the gateway answered another request each time. A batch is smaller the next time.
+   *
+   * @param {Batch} batch
+   */
+  async #isCause({ session, events }) {
+    this.#encode = undefined;
+    this.#eventsMax = Math.max(1, events.length >> 1);
+    const name = `${session} ${events[0].sequence}`;
+    if (events.length > 1 || !(await this.#isReached())) return false;
+    this.#refusals = this.#refused === name ? this.#refusals + 1 : 1;
+    this.#refused = name;
+    return this.#refusals >= REFUSALS_MAX;
+  }
+
+  /** Whether the gateway takes a request without events, which also tells the source. */
+  #isReached() {
+    return this.#post('{"batch":[]}').then(
+      () => true,
+      () => false,
+    );
   }
 
   /**
@@ -282,7 +276,7 @@ export class Client {
   #split(batch, err) {
     if (this.#encode) this.#encode = undefined; // somebody between may not bear compressed bodies
     else if (batch.events.length > 1) this.#eventsMax = batch.events.length >> 1;
-    else this.#settle(batch, [{ fate: "rejected", code: "request_refused", message: err.message }]);
+    else this.#settle(batch, [{ fate: "rejected", code: "event_refused", message: err.message }]);
   }
 
   /** Send what waits in requests that outlive the page, from memory and in this tick. */
@@ -353,8 +347,8 @@ export class Client {
    * @param {Error | null} err nothing, if it is right again
    */
   #tell(what, err) {
-    const now = Date.now();
-    const { since = now, toldAt = -Infinity } = this.#troubles.get(what) ?? {};
+    const now = performance.now(); // the clock may jump
+    const { since = Date.now(), toldAt = -Infinity } = this.#troubles.get(what) ?? {};
     if (!err) this.#troubles.delete(what);
     else if (now < toldAt + TELL_MS) this.#troubles.set(what, { err, since, toldAt });
     else {
@@ -394,70 +388,5 @@ export class Client {
     if (typeof target?.addEventListener !== "function") return;
     target.addEventListener(name, listener);
     this.#unlisten.push(() => target.removeEventListener(name, listener));
-  }
-}
-
-/** @param {string} url @returns {string} it without slashes at the end */
-function baseOf(url) {
-  if (!/^https?:\/\/[^\s/?#]+[^\s?#]*$/i.test(url)) throw new TypeError(`no url of a gateway: ${url}`);
-  new URL(url);
-  return url.replace(/\/+$/, "");
-}
-
-/**
- * Return an event as JSON has it, with what it lacks.
- *
- * @param {Record<string, any>} event
- * @returns {Record<string, any>}
- */
-function plainOf(event) {
-  const plain = JSON.parse(JSON.stringify(event) ?? "null");
-  if (!isObject(plain)) throw new TypeError("an event is an object");
-  if (plain.sequence != null) throw new TypeError("an event's sequence is given by the client");
-  plain.timestamp ??= new Date().toISOString();
-  if (plain.context === undefined || isObject(plain.context)) {
-    plain.context = { library: { name: "gateway-client.js", version: VERSION }, ...plain.context };
-  }
-  const size = bytesOf(JSON.stringify(plain));
-  if (size > EVENT_BYTES_MAX) throw new RangeError(`an event may have ${EVENT_BYTES_MAX} bytes, and this one has ${size}`);
-  return plain;
-}
-
-/** @param {Batch} batch */
-function bodyOf({ client, session, events, isLast }) {
-  const { sequence: firstSequence } = events[0];
-  const acknowledgedThrough = firstSequence - 1;
-  const sentAt = new Date().toISOString();
-  const head = JSON.stringify({ client, session, acknowledgedThrough, firstSequence, sentAt, ...(isLast && { ended: true }) });
-  return `${head.slice(0, -1)},"batch":[${events.map(({ content }) => content).join(",")}]}`;
-}
-
-/**
- * @param {number} ms
- * @param {boolean} [isIdle] whether a process may end meanwhile
- */
-function pause(ms, isIdle = false) {
-  /** @type {any} */ let timer;
-  const over = new Promise((resolve) => (timer = setTimeout(() => resolve(null), ms)));
-  if (isIdle) timer.unref?.(); // Node
-  return { over, cancel: () => clearTimeout(timer) };
-}
-
-/** @param {AbortSignal} signal @returns {Promise<never>} */
-function aborted(signal) {
-  return new Promise((_, reject) => signal.addEventListener("abort", () => reject(new DeliveryError("no answer in time"))));
-}
-
-/**
- * Call the page back; its errors are not this client's.
- *
- * @param {((...told: any[]) => void) | undefined} callback
- * @param {any[]} told
- */
-function call(callback, ...told) {
-  try {
-    callback?.(...told);
-  } catch (err) {
-    console.error("gateway client: a callback failed:", err);
   }
 }

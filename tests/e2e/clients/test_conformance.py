@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[3]
 KOTLIN = f"java -XX:TieredStopAtLevel=1 -cp {ROOT}/build/kotlin/classes:{ROOT}/build/kotlin/libs/*"
 VECTORS = json.loads((ROOT / "clients/conformance/vectors.json").read_bytes())["vectors"]
 HARNESSES = {
+    "javascript": f"node {ROOT}/clients/conformance/harness/javascript_client.mjs",
     "kotlin": f"{KOTLIN} gateway.tests.HarnessKt",
     "python": f"{sys.executable} {ROOT}/clients/conformance/harness/python_client.py",
 }

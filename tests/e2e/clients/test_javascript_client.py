@@ -4,9 +4,7 @@ the JavaScript client has given is in the log exactly once, and the gateway's ow
 """
 
 import asyncio
-import json
 import os
-import random
 import shutil
 import signal
 from collections import Counter
@@ -22,10 +20,6 @@ import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Error, Page, Playwright, async_playwright
 
 from app.ingest.client_sessions import is_ksuid
-from clients.python.src.gateway_client.answers import Answer
-from clients.python.src.gateway_client.answers import judge as python_judge
-from clients.python.src.gateway_client.model import Batch, Place, Queued
-from clients.python.src.gateway_client.settlement import settlement_of
 from tests.e2e.sdks.browser_sdks import CHROMIUM, BrowserSDK, pages_served
 from tests.e2e.sdks.session import EVENTS_PER_FAULT, run_session, running
 from tests.support.fault_proxy import Fault, FaultProxy
@@ -357,48 +351,6 @@ async def test_without_locks_tabs_may_meet_in_a_queue_and_nothing_is_stored_twic
     committed = await stored(gateway, "Unlocked", 330)
     assert numbers(committed) == list(range(330))
     assert_sessions_whole(committed)
-
-
-@pytest.mark.parametrize("seed", range(20))
-async def test_both_clients_make_the_same_of_an_answer(context_page: Page, seed: int) -> None:
-    rng = random.Random(seed)
-    count = rng.randint(1, 6)
-    first = rng.randint(1, 3)
-    rejections: list[dict[str, Any]] = [
-        {"code": "session_expired", "message": "over"},
-        {"code": "type_invalid", "message": "bad"},
-        {"code": "sequence_window_exceeded", "retriable": True},
-    ]
-    answer: dict[str, Any] = {"success": True, "receipts": [], "rejected": []}
-    for index in range(count):
-        if rng.random() < 0.3:
-            answer["receipts"].append({"sequence": first + index})
-        elif rng.random() < 0.9:
-            answer["rejected"].append({"index": index, **rng.choice(rejections)})
-    queued = [Queued(b'{"n":%d}' % index, rng.random() < 0.2, 0) for index in range(count)]
-    sent_before, doubtful = rng.randint(0, first + count), rng.randint(0, first + count)
-    batch = Batch("c", "s", first, queued, sent_before, doubtful, is_last=False)
-    gateways = Answer(200, {"Gateway-Request-Id": "a-1"}, json.dumps(answer).encode())
-    found = settlement_of(batch, python_judge(batch, gateways))
-    twin = {
-        "session": "s",
-        "sentBefore": sent_before,
-        "doubtfulThrough": doubtful,
-        "events": [
-            {"sequence": first + index, "content": content.decode(), "hasId": has_id}
-            for index, (content, has_id, _) in enumerate(queued)
-        ],
-    }
-    told = await context_page.evaluate(
-        "([batch, answer]) => module.settlement(batch, module.judge(batch, answer))", [twin, answer]
-    )
-    assert told["done"] == found.done
-    moved = [moved["sequence"] for moved in told["moved"]]
-    assert [queued[at - first].moved_from(Place("s", at)) for at in moved] == found.moved
-    assert [(letter["sequence"], letter["code"]) for letter in told["letters"]] == [
-        (letter.place.sequence, letter.code) for letter in found.letters
-    ]
-    assert told["doubtfulThrough"] == found.doubtful_through
 
 
 async def test_sessions_are_ksuids(context_page: Page) -> None:

@@ -24,5 +24,5 @@ async def test_settings_are_told_with_their_origin_and_without_secrets() -> None
 async def test_versions_are_told() -> None:
     async with client_of(admin_of()) as client:
         told = (await client.get("/admin/v1/version")).json()
-    assert (told["record_version"], told["index_format"], told["stats_schema_version"]) == (1, 3, 1)
+    assert (told["record_version"], told["index_format"], told["stats_schema_version"]) == (1, 4, 1)
     assert set(told["libraries"]) >= {"rocksdict", "aiokafka"}

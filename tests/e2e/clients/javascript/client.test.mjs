@@ -1,13 +1,13 @@
 /** Claims about the JavaScript client that need no browser: every answer, storages, calls. Run by node --test. */
 import assert from "node:assert/strict";
-import { appendFileSync, mkdtempSync, statSync } from "node:fs";
+import { appendFileSync, mkdtempSync, readFileSync, statSync } from "node:fs";
 import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
 import { gunzipSync } from "node:zlib";
 
-import { Analytics, Client, itemStorage, QueueFullError } from "../../../../clients/javascript/gateway-analytics.js";
+import { Analytics, Client, itemStorage, judge, movedOf, QueueFullError, settlement, verdictOf } from "../../../../clients/javascript/gateway-analytics.js";
 import { fileStorage } from "../../../../clients/javascript/node-storage.js";
 
 console.warn = () => {};
@@ -177,6 +177,15 @@ for (const [name, refusal] of Object.entries({
   });
 }
 
+client_test("an event that a firewall refuses again and again costs itself alone", async (server, open) => {
+  const client = open();
+  server.answer = (body, response) => body.batch.some(({ event }) => event === "<script>") && raw(403, "blocked")(body, response);
+  for (const name of ["A", "<script>", "B"]) await client.track(name);
+  while (client.waiting) await client.flush(300);
+  assert.deepEqual(server.names(), ["A", "B"]);
+  assert.deepEqual((await client.deadLetters()).map(({ event }) => event.event), ["<script>"]);
+});
+
 client_test("closing keeps its time while an answer drips", async (server, open) => {
   const client = open({ timeoutMs: 15_000 });
   server.answer = WAITING.dripping;
@@ -218,6 +227,38 @@ client_test("a full queue throws, or drops what it is told to", async (server, o
     server.answer = WAITING["a 500"];
   }
 });
+
+const { vectors } = JSON.parse(readFileSync(new URL("../../../../clients/conformance/vectors.json", import.meta.url)));
+const KINDS = { split: "halve", refused: "again long", doubt: "again", again: "again" };
+
+for (const { name, batch: told, answer, action, verdicts, settlement: settled } of vectors) {
+  test(`the protocol's vector: ${name}`, () => {
+    const { session, firstSequence, sentBefore, doubtfulThrough } = told;
+    const events = told.events.map((event, index) => {
+      const [sequence, content] = [firstSequence + index, JSON.stringify(event)];
+      return { session, sequence, content, hasId: event.messageId != null };
+    });
+    const batch = { session, events, sentBefore, doubtfulThrough };
+    const text = answer.body.replace(/^\[\*(\d+)$/, (_, count) => "[".repeat(Number(count)));
+    let judged;
+    try {
+      judged = judge(batch, verdictOf(answer.status, new Headers(answer.headers), text));
+    } catch (err) {
+      assert.equal(KINDS[err.kind], action);
+      return;
+    }
+    if (action !== "settle") {
+      assert.ok(judged.every(({ fate }) => fate === "again"));
+      return;
+    }
+    assert.deepEqual(judged.map(({ fate, code }) => (code ? [fate, code] : fate)), verdicts);
+    const found = settlement(batch, judged);
+    assert.deepEqual(found.done, settled.done);
+    assert.equal(found.doubtfulThrough, settled.doubtfulThrough);
+    assert.deepEqual(found.moved.map(movedOf), settled.moved);
+    assert.deepEqual(found.letters.map(({ sequence, code }) => [sequence, code]), settled.deadLetters);
+  });
+}
 
 test("what is no event and what is no url is refused at once", async () => {
   for (const url of ["", "events.example.com", "ftp://example.com", "http://", "http://a b", "http://a?x", undefined, "http://a:99999"]) {
