@@ -78,7 +78,9 @@ def native_module(choice: Choice) -> ModuleType | None:
 
 
 def difference_of(module: ModuleType | Any) -> str | None:
-    """Return a sentence on the first example of which the module makes something else; None without one."""
+    """Return how the module differs: the first example of which it makes something else; None if it is none."""
+    if not hasattr(module, "Decoder"):
+        return "it is of an earlier version"
     path = NativeModule(module, IDENTITY, 3, LIMITS, gives_advice=False)
     for example in EXAMPLES:
         expected, found = _identified(None, example), _identified(path, example)

@@ -228,7 +228,6 @@ fn is_intact(raw: &[u8], record: &Record) -> bool {
     }
     gw[0] == VERSION
         && gw[1] | FLAGS_PLAIN == FLAGS_PLAIN
-        && gw[1] & FLAG_CHECKSUM != 0
         && gw[GW_CHECKSUM_AT..] == checksum.finalize().to_be_bytes()
         && simdutf8::basic::from_utf8(source).is_ok()
         && simdutf8::basic::from_utf8(id).is_ok()
