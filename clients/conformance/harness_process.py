@@ -38,9 +38,9 @@ class Harness:
         """Return the codes and events of all dead letters."""
         return cast(list[dict[str, Any]], self._ask({"do": "deadLetters"})["letters"])
 
-    def close(self) -> None:
+    def close(self, timeout_s: float = 2.0) -> None:
         """End in an orderly way."""
-        self._ask({"do": "close", "timeoutMs": 2000})
+        self._ask({"do": "close", "timeoutMs": int(timeout_s * 1000)})
         self.kill()
 
     def kill(self) -> None:

@@ -12,6 +12,7 @@ from tests.support.processes import HOST
 from tests.support.tcp_server import TCPServer, close
 
 ENDLESS_BYTES, PIECE_BYTES = 8 << 20, 1 << 16
+DRIPPING_S, DRIP_S = 30.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Canned:
 
 
 PASS, LOSE_ANSWER, LOSE_REQUEST, CUT_ANSWER = "pass", "lose answer", "lose request", "cut answer"
+DRIP = "an answer that comes byte by byte"
 Fault = str | Canned
 Choose = Callable[[Message], Fault]
 
@@ -86,6 +88,13 @@ class Proxy(TCPServer):
             await writer.drain()
             return False
         if fault == LOSE_REQUEST:
+            return False
+        if fault == DRIP:
+            writer.write(Canned(200, None, is_gateways=True).head())
+            for _ in range(int(DRIPPING_S / DRIP_S)):
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(DRIP_S)
             return False
         answer = await self._forward(request)
         if fault == LOSE_ANSWER:

@@ -4,6 +4,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import httpx
 from clients.conformance.harness_process import Harness
 from clients.conformance.proxy import (
     CUT_ANSWER,
+    DRIP,
     LOSE_ANSWER,
     LOSE_REQUEST,
     PASS,
@@ -21,12 +23,20 @@ from clients.conformance.proxy import (
     Proxy,
     size_of,
 )
+from tests.support.fault_proxy import Message
 from tests.support.processes import HOST
 
 SESSIONS_MAX = 40
 """Of the gateway of a run: so many other sessions evict those of a client."""
 
 FLUSH_S = 40.0
+CLOSE_S, CLOSE_LATE_S = 1.0, 5.0
+"""A time to close in, and when it was not kept, on a slow machine too: before the time-out of an answer."""
+
+OTHERS_S = 5.0
+"""Whether `flush` waits for what belongs to another source is the client's choice."""
+
+DAMAGED_BYTES, DAMAGED_FILE_BYTES = 1_000, 20_000
 ODD_ANSWERS = (
     Canned(200, b"<html>Please log in</html>"),
     Canned(200, b'{"success":true,"receipts":[]}'),
@@ -130,6 +140,29 @@ def endless_answer(world: World) -> None:
     harness.close()
 
 
+def dripping_answer(world: World) -> None:
+    """A client ends in time though an answer goes on and on."""
+    harness = world.open()
+    world.proxy.choose = lambda _request: DRIP
+    world.track(harness, 2)
+    began = time.monotonic()
+    harness.close(CLOSE_S)
+    must(time.monotonic() - began < CLOSE_LATE_S, f"close does not end within {CLOSE_S} s")
+    world.proxy.choose = lambda _request: PASS
+    harness = world.open()
+    deliver(world, harness)
+    harness.close()
+
+
+def silent_proxy(world: World) -> None:
+    """A network that loses requests of more than 20 KB without a word."""
+    harness = world.open()
+    world.proxy.choose = lambda request: LOSE_REQUEST if size_of(request) > 20_000 else PASS
+    world.track(harness, 60, properties={"text": random.Random(3).randbytes(900).hex()})
+    deliver(world, harness)
+    harness.close()
+
+
 def small_proxy(world: World) -> None:
     """A proxy that takes 20 KB: batches are halved, and what is larger alone is a dead letter."""
     harness = world.open()
@@ -227,17 +260,71 @@ def restored_backup(world: World) -> None:
             harness.close()
 
 
+def other_source(world: World) -> None:
+    """What may be stored for the key of one source waits while the client has that of another one."""
+    for number, is_known in enumerate((True, False)):
+        place, first, second = f"phone-{number}", f"first-{number}", f"second-{number}"
+        harness = world.open(place, key=first)
+        if is_known:
+            world.track(harness, 3)
+            deliver(world, harness)
+        world.proxy.choose = lambda _request: LOSE_ANSWER
+        world.track(harness, 5)
+        harness.flush(1.0)
+        harness.kill()
+        world.proxy.choose = lambda _request: PASS
+        harness = world.open(place, key=second)
+        world.track(harness, 3)
+        harness.flush(OTHERS_S)
+        harness.close()
+        harness = world.open(place, key=first)
+        deliver(world, harness)
+        harness.close()
+
+
+def damaged(world: World) -> None:
+    """The middle of the queue is overwritten: what can be read of it is sent, and nothing twice."""
+    harness = world.open()
+    world.proxy.choose = lambda _request: LOSE_ANSWER
+    world.track(harness, 300, properties={"text": "x" * 200})
+    harness.close()
+    for path in (world.folder / "client").glob("queue.db*"):
+        if path.stat().st_size > DAMAGED_FILE_BYTES and not path.name.endswith("-ballast"):
+            content = bytearray(path.read_bytes())
+            middle = len(content) // 2
+            content[middle : middle + DAMAGED_BYTES] = world.rng.randbytes(DAMAGED_BYTES)
+            path.write_bytes(content)
+    passed, before = set[str](), set(world.told)
+    world.told.clear()
+
+    def note(request: Message) -> Fault:
+        with suppress(ValueError):
+            passed.update(str(event.get("event")) for event in request.events())
+        return PASS
+
+    world.proxy.choose = note
+    harness = world.open()
+    world.track(harness, 5)
+    deliver(world, harness)
+    must(len(passed & before) > len(before) // 2, f"of {len(before)} events {len(passed & before)} are sent")
+    harness.close()
+
+
 SCENARIOS: tuple[Callable[[World], None], ...] = (
     plain,
     lost_answers,
     odd_answers,
     endless_answer,
+    dripping_answer,
     small_proxy,
+    silent_proxy,
     poison,
     wrong_key_for_a_while,
     killed,
     evicted,
     restored_backup,
+    other_source,
+    damaged,
 )
 
 

@@ -15,6 +15,9 @@ private const val BACKOFF_MAX_MS = 60_000.0
 private const val KEY_REFUSED_PAUSE_MAX_MS = 600_000.0
 private const val FLUSH_PAUSE_MAX_MS = 1_000L
 private const val ANSWER_TIMEOUT_MS = 15_000L
+
+/** So slow may a network be: large bodies get more time. */
+private const val UPLOAD_BYTES_PER_MS = 10
 private const val CLOSE_GRACE_MS = 800L
 private const val TELL_AGAIN_MS = 3_600_000L
 private const val REFUSED_ALONE_MAX = 3
@@ -29,6 +32,12 @@ interface Listener {
 
 /** The gateway or what is before it has decided nothing. */
 class UndecidedException(val answer: Answer) : IOException(answer.toString())
+
+/** Events wait that belong to another source than that of the write key. */
+class OtherSourceException(count: Int) : IOException("$count events wait for the write key of another source")
+
+/** How long to wait before the next try; one that the gateway asks for is not cut short. */
+private class Pause(val ms: Long, val isAsked: Boolean = false)
 
 /**
  * Queues events in a storage, and delivers them from a thread of its own: see clients/PROTOCOL.md.
@@ -52,8 +61,10 @@ class Client(
     private var failures = 0
     private var failingSince: Instant? = null
     private var toldAtMs = 0L
-    private var source = ""
-    private var mustAsk = storage.hasSources
+    private var waitingForOthers = 0
+
+    /** No event is sent before the source of the key is known: its answer may be lost, and the key another one then. */
+    private var mustAsk = true
 
     @Volatile
     var lastError: Exception? = null
@@ -95,6 +106,7 @@ class Client(
 
     /** Tries at once, and returns whether nothing waits within the time. */
     fun flush(timeoutMs: Long): Boolean = lock.withLock {
+        if (Thread.currentThread() === thread) return storage.size == 0
         val end = System.nanoTime() + timeoutMs * 1_000_000
         waitingInFlush++
         hurry()
@@ -112,19 +124,29 @@ class Client(
 
     /** Delivers for so long, then ends within a second; returns whether nothing is left. */
     fun close(timeoutMs: Long): Boolean {
-        val isEmpty = flush(timeoutMs)
-        lock.withLock {
-            isClosing = true
-            changed.signalAll()
+        try {
+            flush(timeoutMs)
+        } finally {
+            lock.withLock {
+                isClosing = true
+                changed.signalAll()
+            }
+            if (Thread.currentThread() !== thread) end(thread)
         }
-        if (Thread.currentThread() !== thread) {
+        return storage.size == 0
+    }
+
+    private fun end(thread: Thread) {
+        try {
             thread.join(CLOSE_GRACE_MS)
             transport.abort()
             thread.join(200)
+        } finally {
+            closeStorage() // a thread that still waits, in a callback, finds it closed
         }
-        lock.withLock { runCatching { storage.close() } }
-        return isEmpty
     }
+
+    private fun closeStorage() = lock.withLock { runCatching { storage.close() } }
 
     override fun close() {
         close(5_000)
@@ -135,15 +157,22 @@ class Client(
     // ---- the thread
 
     private fun run() {
-        while (waitForEvents()) {
-            val pauseMs = try {
-                deliver()
-            } catch (err: Throwable) {
-                pauseAfter(if (err is Exception) err else IOException(err))
+        do {
+            val goesOn = try {
+                waitForEvents().also { if (it) sleep(tryOnce()) }
+            } catch (_: InterruptedException) { // by a callback, which may not end this thread
+                true
             }
-            sleep(pauseMs)
-        }
-        runCatching { end() }
+        } while (goesOn)
+        runCatching { sayFarewell() }
+        closeStorage()
+    }
+
+    private fun tryOnce(): Pause = try {
+        deliver()
+        Pause(0)
+    } catch (err: Throwable) {
+        pauseAfter(if (err is Exception) err else IOException(err))
     }
 
     private fun waitForEvents(): Boolean = lock.withLock {
@@ -154,22 +183,20 @@ class Client(
         !isClosing
     }
 
-    /** Sends one batch once; returns the pause before the next. */
-    private fun deliver(): Long {
+    /** Sends one batch once. */
+    private fun deliver() {
         if (mustAsk || refusedAlone > 0) ask()
-        val batch = lock.withLock { storage.nextBatch(batchEvents, source, isClosing)?.also(storage::noteSent) }
-            ?: throw IOException("events wait that belong to another source than that of the write key")
+        val batch = lock.withLock { storage.nextBatch(batchEvents, isClosing)?.also(storage::noteSent) } ?: return
         val answer = post(batch)
         val verdicts = verdictsOf(batch, answer) ?: throw UndecidedException(answer)
         val settlement = settlementOf(batch, verdicts)
-        lock.withLock { storage.settle(batch, settlement, answer.source.ifEmpty { source }) }
+        lock.withLock { storage.settle(batch, settlement) }
         settlement.deadLetters.forEach { letter -> runCatching { listener.onRejected(letter) } }
         if (verdicts.any { it.fate == Fate.AGAIN }) throw IOException("some events were not taken yet")
         failures = 0
         failingSince = null
         lastError = null
         batchEvents = min(BATCH_EVENTS, batchEvents + maxOf(1, batchEvents / 4))
-        return 0
     }
 
     /** Returns the verdicts of an answer, or null; halves what is not taken, down to an event that is refused alone. */
@@ -187,7 +214,15 @@ class Client(
     }
 
     private fun post(batch: Batch): Answer {
-        val answer = transport.post(batch.body(clientId, now()).toByteArray(), ANSWER_TIMEOUT_MS)
+        val body = batch.body(clientId, now()).toByteArray()
+        val answer = try {
+            transport.post(body, ANSWER_TIMEOUT_MS + body.size / UPLOAD_BYTES_PER_MS)
+        } catch (err: NoConnectionException) {
+            throw err
+        } catch (err: IOException) { // perhaps for the body's size
+            batchEvents = maxOf(1, batch.events.size / 2)
+            throw err
+        }
         learn(answer)
         return answer
     }
@@ -201,14 +236,20 @@ class Client(
     }
 
     private fun learn(answer: Answer) {
-        if (answer.source.isNotEmpty()) source = answer.source
+        if (answer.source.isEmpty()) return
+        val others = lock.withLock { storage.learn(answer.source) }
+        if (others > waitingForOthers) {
+            val since = Instant.ofEpochMilli(clock.nowMs())
+            runCatching { listener.onProblem(OtherSourceException(others), since) }
+        }
+        waitingForOthers = others
     }
 
     /** Returns a pause with full jitter, longer after each failure, and not shorter than asked for. */
-    private fun pauseAfter(err: Exception): Long {
+    private fun pauseAfter(err: Exception): Pause {
         val answer = (err as? UndecidedException)?.answer
         lastError = err
-        if (answer?.action == Action.HALVE) return 0
+        if (answer?.action == Action.HALVE) return Pause(0)
         failures++
         val (base, longest) = if (answer?.action == Action.AGAIN_LONG) 4.0 to KEY_REFUSED_PAUSE_MAX_MS else 2.0 to BACKOFF_MAX_MS
         var pauseMs = Random.nextDouble(0.0, min(longest, BACKOFF_MS * base.pow(min(failures, 20)))).toLong()
@@ -218,18 +259,19 @@ class Client(
             toldAtMs = System.nanoTime() / 1_000_000
             runCatching { listener.onProblem(err, since) }
         }
-        return maxOf(pauseMs, 1000 * (answer?.retryAfterS ?: 0))
+        val askedMs = 1000 * (answer?.retryAfterS ?: 0)
+        return Pause(maxOf(pauseMs, askedMs), isAsked = askedMs > 0 && answer?.isGateways == true)
     }
 
-    private fun sleep(pauseMs: Long) = lock.withLock {
+    private fun sleep(pause: Pause) = lock.withLock {
         changed.signalAll()
-        var left = pauseMs * 1_000_000
-        while (left > 0 && !isClosing && !isHurried) left = changed.awaitNanos(left)
+        var left = pause.ms * 1_000_000
+        while (left > 0 && !isClosing && (pause.isAsked || !isHurried)) left = changed.awaitNanos(left)
         isHurried = false
     }
 
     /** Tells the gateway that this run's session is over. */
-    private fun end() {
+    private fun sayFarewell() {
         val batch = lock.withLock { storage.lastBatch() } ?: return
         transport.post(batch.body(clientId, now()).toByteArray(), CLOSE_GRACE_MS)
     }

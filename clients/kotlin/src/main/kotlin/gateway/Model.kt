@@ -2,8 +2,10 @@ package gateway
 
 import com.google.gson.Gson
 import com.google.gson.GsonBuilder
+import com.google.gson.JsonElement
 import com.google.gson.JsonObject
 import com.google.gson.JsonParser
+import com.google.gson.Strictness
 import java.math.BigInteger
 import java.security.SecureRandom
 
@@ -13,7 +15,12 @@ const val BATCH_BYTES = 500_000
 const val EVENT_BYTES_MAX = 700_000
 const val EVENT_REFUSED = "event_refused"
 
-internal val gson: Gson = GsonBuilder().serializeNulls().disableHtmlEscaping().create()
+private const val DEPTH_MAX = 1_000
+private const val NO_WIDTH = "\u200b\u200c\u200d\u2060\ufeff"
+
+/** NaN and infinities are an IllegalArgumentException: JSON has none. */
+internal val gson: Gson =
+    GsonBuilder().serializeNulls().disableHtmlEscaping().setStrictness(Strictness.STRICT).create()
 
 /** Identifies an event until it is stored. */
 data class Place(val session: String, val sequence: Long) {
@@ -26,26 +33,50 @@ data class DeadLetter(val place: Place, val code: String, val message: String, v
 
 /** An event whose JSON never changes while it has its place. */
 data class Queued(val content: String) {
-    private val event: JsonObject get() = JsonParser.parseString(content).asJsonObject
+    /** Whether it has an id of its own: one of nothing but white space is none to the gateway. */
+    val hasId: Boolean by lazy {
+        val id = asJson().get("messageId")
+        id != null && !id.isJsonNull && !(id.isJsonPrimitive && id.asString.all { it.isWhitespace() || it in NO_WIDTH })
+    }
 
-    val hasId: Boolean by lazy { event.get("messageId")?.isJsonNull == false }
-
-    fun asJson(): JsonObject = event
+    /** Returns the event; content that is damaged is text under `unreadable`. */
+    fun asJson(): JsonObject = try {
+        JsonParser.parseString(content).asJsonObject
+    } catch (_: RuntimeException) {
+        JsonObject().apply { addProperty("unreadable", content) }
+    }
 
     /** Returns the event as it goes on in another session, with an id made of its first place. */
     fun movedFrom(place: Place): Queued =
-        if (hasId) this else Queued(gson.toJson(event.apply { addProperty("messageId", place.messageId) }))
+        if (hasId) this else Queued(gson.toJson(asJson().apply { addProperty("messageId", place.messageId) }))
 
     companion object {
-        /** Takes an event. Throws IllegalArgumentException if it has a sequence, or is too large. */
+        /** Takes an event. Throws IllegalArgumentException if it is no JSON, has a sequence, or is too large. */
         fun of(event: JsonObject): Queued {
             require(!event.has("sequence")) { "an event's sequence is given by the client" }
+            require(!isTooDeep(event)) { "an event may not be nested so deep" }
             val content = gson.toJson(event)
             val bytes = content.toByteArray().size
             require(bytes <= EVENT_BYTES_MAX) { "an event may have $EVENT_BYTES_MAX bytes, and this one has $bytes" }
             return Queued(content)
         }
     }
+}
+
+/** Whether other threads, whose stacks may be smaller, could not write it. */
+internal fun isTooDeep(event: JsonElement): Boolean {
+    var level = listOf(event)
+    repeat(DEPTH_MAX) {
+        level = level.flatMap { of ->
+            when {
+                of.isJsonObject -> of.asJsonObject.asMap().values
+                of.isJsonArray -> of.asJsonArray.asList()
+                else -> emptyList()
+            }
+        }
+        if (level.isEmpty()) return false
+    }
+    return true
 }
 
 /** Events of one session with consecutive sequences, the oldest that wait. */
@@ -61,8 +92,6 @@ data class Batch(
     val isLast: Boolean = false,
 ) {
     val lastSequence get() = firstSequence + events.size - 1
-
-    fun half() = copy(events = events.take((events.size + 1) / 2), isLast = false)
 
     fun body(client: String, sentAt: String): String {
         val batch = events.joinToString(",") { it.content }

@@ -1,14 +1,15 @@
 package gateway
 
 import java.io.IOException
+import java.net.ConnectException
 import java.net.URI
 import java.net.http.HttpClient
+import java.net.http.HttpConnectTimeoutException
 import java.net.http.HttpRequest
 import java.net.http.HttpResponse
 import java.time.Duration
 import java.util.Base64
 import java.util.concurrent.CompletableFuture
-import java.util.concurrent.CompletionException
 import java.util.concurrent.Flow
 import java.util.concurrent.TimeUnit
 
@@ -19,23 +20,23 @@ interface Storage : AutoCloseable {
     val clientId: String
     val isDurable: Boolean
 
-    /** How many events wait, of all sources. */
+    /** How many events wait that may be sent: those of other sources may not, once that of the key is known. */
     val size: Int
-
-    /** Whether events of an earlier run have a known source, which has to be compared with that of the key. */
-    val hasSources: Boolean
 
     /** Queues events in one durable commit. */
     fun add(events: List<Queued>): List<Place>
 
-    /** Returns the oldest events that wait, of this source or of none yet; writes nothing. */
-    fun nextBatch(eventsMax: Int, source: String, isClosing: Boolean): Batch?
+    /** Notes the source of the key, as an answer tells it; returns how many events wait for another one's. */
+    fun learn(source: String): Int
+
+    /** Returns the oldest events that may be sent; writes nothing. */
+    fun nextBatch(eventsMax: Int, isClosing: Boolean): Batch?
 
     /** Notes in memory that a batch is being sent. */
     fun noteSent(batch: Batch)
 
     /** Does in one commit what a settlement says. */
-    fun settle(batch: Batch, settlement: Settlement, source: String)
+    fun settle(batch: Batch, settlement: Settlement)
 
     fun deadLetters(): List<DeadLetter>
 
@@ -43,7 +44,10 @@ interface Storage : AutoCloseable {
     fun lastBatch(): Batch?
 }
 
-/** Sends a request. Throws IOException if there is no whole answer within the time. */
+/** No request was sent, so its size is not the reason. */
+class NoConnectionException(cause: Throwable) : IOException("no connection: $cause", cause)
+
+/** Sends a request. Throws NoConnectionException, or IOException if there is no whole answer within the time. */
 interface Transport {
     fun post(body: ByteArray, timeoutMs: Long): Answer
 
@@ -83,6 +87,7 @@ class JdkTransport(url: String, writeKey: String) : Transport {
 
     init {
         require(target.scheme in setOf("http", "https") && target.host != null) { "not the URL of a gateway: $url" }
+        require(writeKey.isNotEmpty()) { "the write key is missing" }
     }
 
     override fun post(body: ByteArray, timeoutMs: Long): Answer {
@@ -100,7 +105,9 @@ class JdkTransport(url: String, writeKey: String) : Transport {
             val headers = response.headers().map().mapValues { it.value.last() }
             return Answer(response.statusCode(), headers, String(response.body()))
         } catch (err: Exception) {
-            throw IOException("no answer: ${(err.cause as? CompletionException)?.cause ?: err.cause ?: err}", err)
+            val cause = err.cause ?: err
+            if (cause is ConnectException || cause is HttpConnectTimeoutException) throw NoConnectionException(cause)
+            throw IOException("no answer: $cause", err)
         } finally {
             answer.cancel(true)
         }

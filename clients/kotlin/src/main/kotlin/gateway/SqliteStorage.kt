@@ -1,19 +1,16 @@
 package gateway
 
-import com.google.gson.JsonParser
 import java.io.File
-import java.nio.file.Files
-import java.nio.file.attribute.PosixFilePermissions
 import java.sql.Connection
-import java.sql.DriverManager
 import java.sql.PreparedStatement
 import java.sql.ResultSet
 import java.sql.SQLException
 
 private const val DEAD_LETTERS_MAX = 10_000
+private const val FREE_PAGES_MAX = 256
 
 private val SCHEMA = listOf(
-    "CREATE TABLE IF NOT EXISTS installation (client TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS installation (client TEXT NOT NULL UNIQUE)",
     """CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL UNIQUE,
         last INTEGER NOT NULL DEFAULT 0, sent_through INTEGER NOT NULL DEFAULT 0,
         doubtful_through INTEGER NOT NULL DEFAULT 0, source TEXT NOT NULL DEFAULT '')""",
@@ -30,37 +27,51 @@ private val SCHEMA = listOf(
  * sequence to two events.
  */
 class SqliteStorage private constructor(
-    private val db: Connection,
+    private var db: Connection,
+    private val file: QueueFile,
     private val clock: Clock,
     private val eventsMax: Int,
-    override val isDurable: Boolean,
+    private val told: (Exception) -> Unit,
 ) : Storage {
-    override val clientId: String
+    override var clientId = ""
+        private set
     override var size = 0
         private set
+    override val isDurable get() = file.isThere
 
-    override val hasSources: Boolean
     private var current: Long? = null
+
+    /** Of the key; "" while it is not known. */
+    private var source = ""
 
     /** How far each session was sent: by this run as it happened, by earlier ones as the file allows for. */
     private val sentThrough = mutableMapOf<Long, Long>()
 
-    init {
-        execute("PRAGMA locking_mode = EXCLUSIVE")
-        query("PRAGMA journal_mode = WAL") { it.getString(1) }
-        execute("PRAGMA synchronous = FULL")
-        clientId = transaction {
-            SCHEMA.forEach { execute(it) }
-            one("SELECT client FROM installation") { it.getString(1) }
-                ?: newClientId().also { execute("INSERT INTO installation VALUES (?)", it) }
+    /** Reads what is in a file that was opened, with what can be read of a damaged one. */
+    private fun begin(damaged: File? = null) {
+        current = null
+        sentThrough.clear()
+        try {
+            transaction {
+                SCHEMA.forEach { execute(it) }
+                if (damaged != null) file.salvageInto(db, damaged)
+                val client = one("SELECT client FROM installation") { it.getString(1) } ?: clientId
+                if (client.isEmpty()) execute("DELETE FROM events") // whose they are cannot be read
+                clientId = client.ifEmpty { newClientId() }
+                execute("INSERT OR IGNORE INTO installation VALUES (?)", clientId)
+                query("SELECT id, sent_through FROM sessions") { sentThrough[it.getLong(1)] = it.getLong(2) }
+                sentThrough.keys.forEach { markNext(it) }
+            }
+        } catch (err: SQLException) {
+            if (!err.isNoRoom) throw err // without room for it, what is there can be sent all the same
+            clientId = one("SELECT client FROM installation") { it.getString(1) } ?: throw err
         }
-        size = one("SELECT count(*) FROM events") { it.getInt(1) }!!
-        query("SELECT id, sent_through FROM sessions") { sentThrough[it.getLong(1)] = it.getLong(2) }
-        hasSources = one("SELECT 1 FROM sessions WHERE source <> ''") { true } ?: false
+        count()
     }
 
-    override fun add(events: List<Queued>): List<Place> {
+    override fun add(events: List<Queued>): List<Place> = safely {
         check(size + events.size <= eventsMax) { "$size events wait already" }
+        if (!file.takeBallast()) throw SQLException("the disk is full: what waits is delivered first")
         val (id, places) = transaction {
             val id = current ?: newSession()
             val first = append(id, events)
@@ -69,30 +80,38 @@ class SqliteStorage private constructor(
         }
         current = id
         size += events.size
-        return places
+        places
     }
 
-    override fun nextBatch(eventsMax: Int, source: String, isClosing: Boolean): Batch? {
+    override fun learn(source: String): Int = safely(makesRoom = true) {
+        if (source != this.source) {
+            if (this.source.isNotEmpty()) current = null // it belongs to the other source
+            this.source = source
+            execute("UPDATE sessions SET source = ? WHERE source = ''", source)
+            count()
+        }
+        one("SELECT count(*) FROM events") { it.getInt(1) }!! - size
+    }
+
+    override fun nextBatch(eventsMax: Int, isClosing: Boolean): Batch? = safely {
         val row = one(
-            "SELECT s.id, s.session, s.last, s.sent_through, s.doubtful_through, min(e.sequence) FROM events e" +
-                " JOIN sessions s ON s.id = e.session_id WHERE s.source IN ('', ?) GROUP BY s.id ORDER BY s.id LIMIT 1",
-            source,
-        ) { r -> List(6) { r.getObject(it + 1) } } ?: return null
+            "SELECT id, session, last, doubtful_through," +
+                " (SELECT min(sequence) FROM events WHERE session_id = id) AS first FROM sessions" +
+                " WHERE first IS NOT NULL AND ($IS_OURS) ORDER BY id LIMIT 1",
+            source, source,
+        ) { r -> List(5) { r.getObject(it + 1) } } ?: return@safely null
         val id = (row[0] as Number).toLong()
-        val (last, marked, doubtful, first) = row.drop(2).map { (it as Number).toLong() }
+        val (last, doubtful, first) = row.drop(2).map { (it as Number).toLong() }
         val events = mutableListOf<Queued>()
         var bytes = 0
-        query(
-            "SELECT sequence, content FROM events WHERE session_id = ? AND sequence <= ? ORDER BY sequence LIMIT ?",
-            id, marked, eventsMax,
-        ) {
+        query("SELECT sequence, content FROM events WHERE session_id = ? ORDER BY sequence LIMIT ?", id, eventsMax) {
             val content = it.getString(2)
-            bytes += content.length
+            bytes += content.toByteArray().size
             val fits = events.isEmpty() || bytes <= BATCH_BYTES
             if (it.getLong(1) == first + events.size && fits) events += Queued(content)
         }
         val isLast = first + events.size - 1 == last && (isClosing || id != current)
-        return Batch(row[1] as String, first, events, sentThrough[id] ?: 0, doubtful, isLast)
+        Batch(row[1] as String, first, events, sentThrough[id] ?: 0, doubtful, isLast)
     }
 
     override fun noteSent(batch: Batch) {
@@ -100,15 +119,12 @@ class SqliteStorage private constructor(
         sentThrough[id] = maxOf(sentThrough[id] ?: 0, batch.lastSequence)
     }
 
-    override fun settle(batch: Batch, settlement: Settlement, source: String) {
-        val id = idOf(batch.session) ?: return
+    override fun settle(batch: Batch, settlement: Settlement) = safely(makesRoom = true) {
+        val id = idOf(batch.session) ?: return@safely Unit
         var next = current
         transaction {
             settlement.done.forEach { execute("DELETE FROM events WHERE session_id = ? AND sequence = ?", id, it) }
-            execute(
-                "UPDATE sessions SET doubtful_through = ?, source = ? WHERE id = ?",
-                settlement.doubtfulThrough, source, id,
-            )
+            execute("UPDATE sessions SET doubtful_through = ? WHERE id = ?", settlement.doubtfulThrough, id)
             settlement.deadLetters.forEach { bury(it) }
             if (settlement.isSessionOver) {
                 next = if (next == null || next == id) newSession() else next
@@ -122,16 +138,17 @@ class SqliteStorage private constructor(
             )
         }
         current = next
-        size = one("SELECT count(*) FROM events") { it.getInt(1) }!!
+        count()
+        if (size == 0) shrink()
     }
 
-    override fun deadLetters(): List<DeadLetter> {
+    override fun deadLetters(): List<DeadLetter> = safely {
         val letters = mutableListOf<DeadLetter>()
         query("SELECT session, sequence, code, message, content FROM dead_letters ORDER BY id") {
-            val event = JsonParser.parseString(it.getString(5)).asJsonObject
+            val event = Queued(it.getString(5)).asJson()
             letters += DeadLetter(Place(it.getString(1), it.getLong(2)), it.getString(3), it.getString(4), event)
         }
-        return letters
+        letters
     }
 
     override fun lastBatch(): Batch? = current?.let { id ->
@@ -144,11 +161,44 @@ class SqliteStorage private constructor(
 
     override fun close() = db.close()
 
+    private fun count() {
+        val ours = "SELECT count(*) FROM events JOIN sessions ON id = session_id WHERE $IS_OURS"
+        size = one(ours, source, source) { it.getInt(1) }!!
+    }
+
+    /** Gives back what the file does not need any more, once that is much. */
+    private fun shrink() {
+        if (one("PRAGMA freelist_count") { it.getInt(1) }!! <= FREE_PAGES_MAX) return
+        db.createStatement().use {
+            it.executeUpdate("PRAGMA incremental_vacuum")
+            it.executeUpdate("PRAGMA wal_checkpoint(TRUNCATE)")
+        }
+    }
+
+    /** Works once more if damage could be mended, or room be made. */
+    private fun <T> safely(makesRoom: Boolean = false, work: () -> T): T = try {
+        work()
+    } catch (err: SQLException) {
+        when {
+            err.isDamage && isDurable -> mend(err)
+            !makesRoom || !err.isNoRoom || !file.giveUpBallast() -> throw err
+        }
+        work()
+    }
+
+    private fun mend(err: SQLException) {
+        runCatching { db.close() }
+        val aside = file.setAside(clock.nowMs())
+        db = file.opened()
+        begin(aside)
+        told(SQLException("the queue was damaged, $size events of it are queued again: it is kept as $aside", err))
+    }
+
     private fun idOf(session: String): Long? =
         one("SELECT id FROM sessions WHERE session = ?", session) { it.getLong(1) }
 
     private fun newSession(): Long {
-        execute("INSERT INTO sessions (session) VALUES (?)", ksuid(clock.nowMs()))
+        execute("INSERT INTO sessions (session, source) VALUES (?, ?)", ksuid(clock.nowMs()), source)
         return one("SELECT last_insert_rowid()") { it.getLong(1) }!!
     }
 
@@ -191,14 +241,17 @@ class SqliteStorage private constructor(
             "INSERT INTO dead_letters (session, sequence, code, message, content) VALUES (?, ?, ?, ?, ?)",
             letter.place.session, letter.place.sequence, letter.code, letter.message, gson.toJson(letter.event),
         )
-        execute("DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - ?", DEAD_LETTERS_MAX)
+        execute( // of those that the gateway has a copy of
+            "DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - ? AND code <> ?",
+            DEAD_LETTERS_MAX, EVENT_REFUSED,
+        )
     }
 
     private fun <T> transaction(work: () -> T): T {
         execute("BEGIN IMMEDIATE")
         try {
             return work().also { execute("COMMIT") }
-        } catch (err: Exception) {
+        } catch (err: Throwable) { // an Error, too, would leave it open for ever
             runCatching { execute("ROLLBACK") }
             throw err
         }
@@ -226,39 +279,32 @@ class SqliteStorage private constructor(
     }
 
     companion object {
+        private const val IS_OURS = "source IN ('', ?) OR ? = ''"
+
         /**
          * Opens a queue, and makes it if there is none. A damaged file is set aside, and memory takes the place
-         * of a file that cannot be opened; `told` hears of both.
+         * of a file that cannot be opened; `told` hears of both, and of damage that is met later.
          */
         fun open(path: String, clock: Clock = SystemClock, eventsMax: Int = 100_000, told: (Exception) -> Unit = {}): SqliteStorage {
             try {
-                return opened(path, clock, eventsMax)
+                return opened(QueueFile(File(path)), clock, eventsMax, told)
             } catch (err: SQLException) {
+                if (err.isInUse) throw err
                 told(err)
-                if ("BUSY" in err.message.orEmpty() || "locked" in err.message.orEmpty()) throw err
+                return opened(QueueFile(null), clock, eventsMax, told)
             }
-            val aside = File("$path.corrupt-${clock.nowMs()}")
-            if (File(path).renameTo(aside)) {
-                listOf("-wal", "-shm").forEach { File(path + it).renameTo(File(aside.path + it)) }
-                try {
-                    return opened(path, clock, eventsMax)
-                } catch (err: SQLException) {
-                    told(err)
-                }
-            }
-            return SqliteStorage(DriverManager.getConnection("jdbc:sqlite::memory:"), clock, eventsMax, isDurable = false)
         }
 
-        private fun opened(path: String, clock: Clock, eventsMax: Int): SqliteStorage {
-            runCatching {
-                val owner = PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"))
-                Files.createFile(File(path).toPath(), owner)
-            }
-            val db = DriverManager.getConnection("jdbc:sqlite:$path")
+        private fun opened(file: QueueFile, clock: Clock, eventsMax: Int, told: (Exception) -> Unit): SqliteStorage {
+            val storage = SqliteStorage(file.connection(), file, clock, eventsMax, told)
             try {
-                return SqliteStorage(db, clock, eventsMax, isDurable = true)
+                storage.safely {
+                    file.prepare(storage.db)
+                    storage.begin()
+                }
+                return storage
             } catch (err: Exception) {
-                db.close()
+                storage.db.close()
                 throw err
             }
         }

@@ -1,0 +1,107 @@
+package gateway
+
+import java.io.File
+import java.io.IOException
+import java.nio.file.Files
+import java.nio.file.attribute.PosixFilePermissions
+import java.sql.Connection
+import java.sql.DriverManager
+import java.sql.SQLException
+
+/** Given up when the disk is full, so that what is delivered can be deleted. */
+private const val BALLAST_BYTES = 1 shl 20
+
+/** Pages of the -wal that are copied at once, well below the ballast. */
+private const val WAL_PAGES = 100
+
+private const val SQLITE_BUSY = 5
+private const val SQLITE_CORRUPT = 11
+private const val SQLITE_FULL = 13
+private const val SQLITE_NOTADB = 26
+private const val SQLITE_IOERR_SHORT_READ = 522
+private const val SQLITE_IOERR_WRITE = 778
+private const val PRIMARY_CODE = 0xff
+
+internal val SQLException.isInUse get() = errorCode and PRIMARY_CODE == SQLITE_BUSY
+internal val SQLException.isDamage
+    get() = errorCode and PRIMARY_CODE in setOf(SQLITE_CORRUPT, SQLITE_NOTADB) || errorCode == SQLITE_IOERR_SHORT_READ
+internal val SQLException.isNoRoom get() = errorCode and PRIMARY_CODE == SQLITE_FULL || errorCode == SQLITE_IOERR_WRITE
+
+private val TABLES = mapOf(
+    "installation" to "client",
+    "sessions" to "id, session, last, sent_through, doubtful_through, source",
+    "events" to "session_id, sequence, content",
+    "dead_letters" to "id, session, sequence, code, message, content",
+)
+
+/** The file of a queue and those beside it; null stands for memory. */
+internal class QueueFile(private val path: File?) {
+    val isThere get() = path != null
+    private val ballast = path?.let { File("$it-ballast") }
+
+    fun connection(): Connection {
+        val file = path?.toPath() ?: return DriverManager.getConnection("jdbc:sqlite::memory:")
+        val owner = PosixFilePermissions.fromString("rw-------")
+        runCatching { Files.createFile(file, PosixFilePermissions.asFileAttribute(owner)) }
+        runCatching { Files.setPosixFilePermissions(file, owner) }
+        return DriverManager.getConnection("jdbc:sqlite:$path")
+    }
+
+    fun opened() = connection().also(::prepare)
+
+    fun prepare(db: Connection) = db.createStatement().use {
+        it.execute("PRAGMA locking_mode = EXCLUSIVE") // until the process ends, however it does
+        it.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        it.execute("PRAGMA journal_mode = WAL")
+        it.execute("PRAGMA synchronous = FULL") // less would lose events with the power
+        it.execute("PRAGMA wal_autocheckpoint = $WAL_PAGES")
+        takeBallast()
+    }
+
+    /** Returns whether there is a ballast now. */
+    fun takeBallast(): Boolean {
+        val file = ballast ?: return true
+        if (file.length() == BALLAST_BYTES.toLong()) return true
+        try {
+            file.writeBytes(ByteArray(BALLAST_BYTES))
+            return true
+        } catch (_: IOException) {
+            file.delete()
+            return false
+        }
+    }
+
+    /** Makes room on a full disk; returns whether there was something to give up. */
+    fun giveUpBallast() = ballast?.delete() ?: false
+
+    /** Renames a damaged file and its -wal; returns its new name, or null if it is not there any more. */
+    fun setAside(nowMs: Long): File? {
+        val aside = File("$path.corrupt-$nowMs")
+        File("$path-wal").renameTo(File("$aside-wal"))
+        return aside.takeIf { path!!.renameTo(aside) }
+    }
+
+    /** Adds what can be read of a damaged file, from both ends of each table; events keep their places. */
+    fun salvageInto(db: Connection, damaged: File) = DriverManager.getConnection("jdbc:sqlite:$damaged").use { from ->
+        for ((table, columns) in TABLES) {
+            for (order in listOf("ASC", "DESC")) runCatching { copyRows(from, db, table, columns, order) }
+        }
+        // An event whose session cannot be read could be stored twice: the damaged file keeps it.
+        db.createStatement().use { it.execute("DELETE FROM events WHERE session_id NOT IN (SELECT id FROM sessions)") }
+    }
+
+    private fun copyRows(from: Connection, to: Connection, table: String, columns: String, order: String) {
+        val width = columns.split(",").size
+        val key = if (table == "events") "session_id $order, sequence $order" else "rowid $order"
+        val insert = "INSERT OR IGNORE INTO $table ($columns) VALUES (?${",?".repeat(width - 1)})"
+        from.createStatement().use { statement ->
+            val rows = statement.executeQuery("SELECT $columns FROM $table ORDER BY $key")
+            to.prepareStatement(insert).use {
+                while (rows.next()) {
+                    for (column in 1..width) it.setObject(column, rows.getObject(column))
+                    it.execute()
+                }
+            }
+        }
+    }
+}
