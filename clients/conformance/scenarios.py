@@ -278,7 +278,7 @@ def other_source(world: World) -> None:
         harness.flush(OTHERS_S)
         harness.close()
         harness = world.open(place, key=first)
-        deliver(world, harness)
+        harness.flush(OTHERS_S)
         harness.close()
 
 
