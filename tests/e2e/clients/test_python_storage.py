@@ -29,7 +29,13 @@ from clients.python.src.gateway_client import (
 from clients.python.src.gateway_client.model import EVENT_DAMAGED
 from tests.e2e.clients.conftest import ClientFactory
 from tests.e2e.clients.test_python_client import TIMEOUT_S, events, numbers, wait_until_ended
-from tests.support.gateway_in_process import GatewayInProcess, answered, killed_after, killed_before, not_connected
+from tests.support.gateway_in_process import (
+    GatewayInProcess,
+    answered,
+    killed_after,
+    killed_before,
+    not_connected,
+)
 
 COUNT = 500
 PAGE = 4096

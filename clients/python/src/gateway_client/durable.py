@@ -188,7 +188,6 @@ class Durable:
         except (OSError, sqlite3.Error, QueueInUseError) as refused:
             return _filled(self._in_memory(refused), contents)
 
-
     def _rest_of(self, path: Path, err: sqlite3.Error) -> Contents:
         """Set a damaged file aside, and return what can be read of it. Raises OSError."""
         aside = set_aside(path, f".corrupt-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
