@@ -89,6 +89,7 @@ WRONG_CLIENTS = {
 }
 
 
+@pytest.mark.regression("The conformance run let clients pass that store moved events twice.")
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(("wrong", "scenario"), WRONG_CLIENTS.items(), ids=list(WRONG_CLIENTS))

@@ -310,6 +310,7 @@ async def test_coroutines_do_not_wait_for_disk_or_gateway(
     assert len(stored(gateway)) == 53
 
 
+@pytest.mark.regression("A client that was closed while it opened kept its file.")
 async def test_a_client_that_is_closed_while_it_opens_leaves_its_file(
     gateway: GatewayInProcess, hurried: None, tmp_path: Path
 ) -> None:
@@ -395,6 +396,7 @@ def test_what_a_killed_process_left_is_adopted_later(
     assert living.close()
 
 
+@pytest.mark.regression("A damaged file of an ended process was adopted never, or for ever.")
 def test_what_can_be_read_of_a_dead_process_file_is_adopted(
     gateway: GatewayInProcess, open_client: ClientFactory, tmp_path: Path
 ) -> None:

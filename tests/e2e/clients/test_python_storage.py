@@ -360,6 +360,7 @@ def test_another_key_of_the_same_source_goes_on(
     assert sorted(stored["properties"]["n"] for _, stored in gateway.by_source()) == [1, 2, 3]
 
 
+@pytest.mark.regression("An event whose first answer was lost went to another source, too.")
 def test_an_event_whose_first_answer_is_lost_does_not_go_to_another_source(
     gateway: GatewayInProcess, open_client: ClientFactory
 ) -> None:
