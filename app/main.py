@@ -74,10 +74,11 @@ from dedupe.router import Router
 from dedupe.storage.log import Crashpoint, no_crashpoint
 from dedupe.storage.pinning import renew_notes
 
-GC_THRESHOLDS = (25_000, 80, 20)
+GC_THRESHOLDS = (12_000, 8, 400)
 """
-With Python's default (700, 10, 10), a fifth of the CPU would search for cycles that do not exist. With a
-higher first one, a parsed body of so many objects would block the event loop for the search: 5 ms for these.
+With Python's default (700, 10, 10), a fifth of the CPU would search for cycles that do not exist. Each
+search blocks the event loop: the second number bounds that of the middle generation, to which every object of
+a large parsed body gets, to 96,000 objects and 5 ms. The third one keeps searches of all objects rare.
 """
 
 SWITCH_INTERVAL_S = 0.0005

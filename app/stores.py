@@ -25,8 +25,9 @@ from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.identity import EQUAL_NUMBERS, Identity
 from dedupe.storage.kafka.config import CLIENT_ID, KafkaConfig
 from dedupe.storage.kafka.features import missing_features
+from dedupe.storage.kafka.fetched import NativeDecode, is_decoding_proved, native_decoder
 from dedupe.storage.kafka.log import KafkaStore
-from dedupe.storage.kafka.record_batch import NativeEncode, is_proved
+from dedupe.storage.kafka.record_batch import NativeEncode, is_encoding_proved
 from dedupe.storage.kafka.rights import missing_rights
 from dedupe.storage.kafka.setting_rules import Demands
 from dedupe.storage.kafka.topics import (
@@ -129,11 +130,13 @@ async def _try_to_open(
         refuse_lost_log(settings.log.data_dir)
         store = await SqliteStore.open(sqlite_path(settings.log.data_dir), crashpoint=crashpoint)
     else:
+        native_encode, native_decode = _native_batches(settings)
         config = _kafka_config(
             settings.log,
             client_id=f"{CLIENT_ID}-{settings.group.worker_id}",
             batch_bytes_max=settings.limits.batch_bytes_max,
-            native_encode=_native_encode(settings),
+            native_encode=native_encode,
+            native_decode=native_decode,
         )
         store = await KafkaStore.open(config, crashpoint=crashpoint)
     inspection, inspect = NOTHING_FOUND, None
@@ -249,17 +252,17 @@ def _needs(store: KafkaStore, settings: Settings) -> tuple[list[TopicSpec], Dema
     return specs, demands
 
 
-def _native_encode(settings: Settings) -> NativeEncode | None:
-    """Return the native module's encoder of record batches, None without one. Raises ConfigurationError."""
+def _native_batches(settings: Settings) -> tuple[NativeEncode, NativeDecode] | tuple[None, None]:
+    """Return how the native module writes and reads record batches. Raises ConfigurationError."""
     module = native_module(settings.gateway.native)
     if module is None:
-        return None
-    encode: NativeEncode = module.encode
-    if not is_proved(encode):
+        return None, None
+    encode, decode = module.encode, native_decoder(module)
+    if not (is_encoding_proved(encode) and is_decoding_proved(decode)):
         raise ConfigurationError(
-            "the native module encodes record batches differently: set GATEWAY_NATIVE=off"
+            "the native module writes or reads record batches differently: set GATEWAY_NATIVE=off"
         )
-    return encode
+    return encode, decode
 
 
 def _kafka_config(settings: LogSettings, **more: Any) -> KafkaConfig:

@@ -1,9 +1,10 @@
-"""The native module; app.ingest.native and dedupe.storage.kafka.record_batch use it."""
+"""The native module; app.ingest.native, dedupe.storage.kafka and dedupe.decide.recovery use it."""
 
 from collections.abc import Sequence
 from typing import Literal
 
-from dedupe.model.types import Event, Order
+from dedupe.decide.recovery import CheckedRecord
+from dedupe.model.types import Event, LogRecord, Order
 
 __version__: str
 
@@ -64,3 +65,19 @@ def encode(
     base_sequence: int,
     bytes_max: int,
 ) -> bytes | None: ...
+
+class Decoder:
+    def __new__(
+        cls, record: type, identity: type, checked: type, no_evicted: tuple[()], no_source: bytes
+    ) -> Decoder: ...
+    def decode(self, raw: bytes, start: int) -> Fetched | None: ...
+
+class Fetched:
+    next_fetch_offset: int
+    def take(self, count: int) -> Records: ...
+
+class Records:
+    end: int
+    def __len__(self) -> int: ...
+    def log_records(self) -> list[LogRecord]: ...
+    def checked(self, secret: bytes, partition: int, partitions: int) -> list[CheckedRecord] | None: ...

@@ -9,14 +9,16 @@ routes.post_events -> **Identifier.identify**, Router.submit -> Lane.submit -> a
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from app.ingest.event_limits import EventLimits
+from app.ingest.event_limits import STEP_BYTES, EventLimits
 from app.ingest.fingerprint_rules import FingerprintRules
 from app.ingest.identified import Arrival, Ownership, RefusedError, Rejection
 from app.ingest.item_identifier import ItemIdentifier
-from app.ingest.item_numbers import ManyItemNumbersError, read_in_steps
+from app.ingest.item_numbers import ManyItemNumbersError, store_in_steps
+from app.ingest.items import Packed
+from app.ingest.large_json import SMALL_BYTES
 from app.ingest.native import NativeModule
 from app.ingest.payload import Payload
 from app.ingest.record_values import SHARED_FIELDS
@@ -88,17 +90,24 @@ class Identifier:
             lossy: gets the index of each event in whose record a number is null.
         """
         lossy = set() if lossy is None else lossy
-        for fields in {id(each): each for each in (payload.shared, *payload.own_fields) if each}.values():
-            yield from read_in_steps([fields[name] for name in SHARED_FIELDS if name in fields])
-        request, left_out = ItemIdentifier(self, payload.shared, arrival, lossy), None
-        if len(payload.items) * request.merged_bytes > self.limits.growth_bytes_max:
+        lossy_fields = yield from _store_shared(payload)
+        request, left_out = ItemIdentifier(self, payload.shared, arrival, lossy, lossy_fields), None
+        if (
+            request.merged_bytes > self.limits.event_bytes_max
+            or len(payload.items) * request.merged_bytes > self.limits.growth_bytes_max
+        ):
+            yield request.merged_bytes
             payload, left_out = without_shared(payload)
             request = ItemIdentifier(self, payload.shared, arrival, lossy)
         if request.merges_lost:
             lossy.update(range(len(payload.items)))
         if ownership is not None or payload.own_fields:
             ownership = ownership or Ownership([arrival.source], [0] * len(payload.items), {})
-            yield from self._identify_each(payload, arrival, ownership, lossy)
+            requests = [
+                ItemIdentifier(self, payload.shared, arrival._replace(source=source), lossy, lossy_fields)
+                for source in ownership.sources
+            ]
+            yield from self._identify_each(payload, ownership, requests)
         elif payload.native is not None:
             yield from self._identify_read(payload, payload.native, request)
         else:
@@ -109,7 +118,11 @@ class Identifier:
     def _identify_all(
         self, items: Iterable[tuple[int, object]], request: ItemIdentifier
     ) -> Iterator[Event | Rejection | int]:
-        for index, item in items:
+        for index, packed in items:
+            item = packed
+            if type(packed) is Packed and len(packed.content) > SMALL_BYTES:
+                item = read_document(packed.content)
+                yield len(packed.content)
             try:
                 try:
                     identified: Event | Rejection = request.event_of(index, item)
@@ -139,13 +152,9 @@ class Identifier:
                 index += 1
 
     def _identify_each(
-        self, payload: Payload, arrival: Arrival, ownership: Ownership, lossy: set[int]
+        self, payload: Payload, ownership: Ownership, requests: Sequence[ItemIdentifier]
     ) -> Iterator[Event | Rejection | int]:
         """Identify each item under its own source, and count all towards one limit."""
-        requests = [
-            ItemIdentifier(self, payload.shared, arrival._replace(source=source), lossy)
-            for source in ownership.sources
-        ]
         bytes_left, growth = self.limits.request_bytes_max, Growth(self.limits.growth_bytes_max)
         for index, (item, share) in enumerate(zip(payload.items, ownership.shares, strict=True)):
             request, key_digest = requests[share], ownership.refused.get(index)
@@ -171,3 +180,19 @@ class Identifier:
                 yield request.take_work()
         if (fields := growth.left_out()) is not None:
             yield requests[0].rejection_of(len(payload.items), fields, RefusedError(fields.reason))
+
+
+def _store_shared(payload: Payload) -> Generator[int, None, set[int]]:
+    """
+    Put what is stored in the place of each Number of the batch-level fields.
+
+    Yields the work of each step, and of writing them; returns each object with a null one, by `id`.
+    """
+    lossy_fields: set[int] = set()
+    for fields in {id(each): each for each in (payload.shared, *payload.own_fields) if each}.values():
+        reading = yield from store_in_steps([fields[name] for name in SHARED_FIELDS if name in fields])
+        if reading.is_lossy:
+            lossy_fields.add(id(fields))
+        if reading.work > STEP_BYTES:
+            yield reading.work
+    return lossy_fields

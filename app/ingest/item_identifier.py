@@ -4,7 +4,7 @@ Identifies the items of one request: key, fingerprint and value of each, or why 
 Identifier.identify -> **ItemIdentifier.event_of**
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Container, Generator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,12 @@ class ItemIdentifier:
     """Identifies the items of one request, one by one."""
 
     def __init__(
-        self, identifier: "Identifier", shared: Mapping[str, Any], arrival: Arrival, lossy: set[int]
+        self,
+        identifier: "Identifier",
+        shared: Mapping[str, Any],
+        arrival: Arrival,
+        lossy: set[int],
+        lossy_fields: Container[int] = (),
     ) -> None:
         """
         Prepare a request.
@@ -58,8 +63,9 @@ class ItemIdentifier:
             shared: the batch-level fields.
             arrival: the properties of the request.
             lossy: gets the index of each event in whose record a number is null.
+            lossy_fields: the `id` of each batch-level object in which a number is null.
         """
-        self.lossy = lossy
+        self.lossy, self._lossy_fields = lossy, lossy_fields
         self._identifier = identifier
         self._arrival = arrival
         self._partitions = identifier.partitions
@@ -105,7 +111,7 @@ class ItemIdentifier:
             depth_max=limits.event_depth_max,
         )
         self._depth_max = -1 if self._values.is_too_deep else limits.event_depth_max
-        self.merged_bytes, self.merges_lost = self._values.merged_bytes, self._values.is_lossy
+        self.merged_bytes, self.merges_lost = self._values.merged_bytes, id(shared) in self._lossy_fields
 
     def merge(self, index: int, own: Mapping[str, Any], growth: Growth) -> None:
         """Let the next item have the fields of its own batch, if there is room for them."""

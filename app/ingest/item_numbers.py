@@ -78,18 +78,18 @@ class ItemNumbers:
                 yield WRITING_WORK
 
 
-def read_in_steps(document: dict[str, Any] | list[Any]) -> Generator[int, None, bool]:
-    """Read the numbers of a document; yield the work of each step, and return whether it is too deep."""
+def store_in_steps(item: object) -> Generator[int, None, NumberReading]:
+    """
+    Put what is stored in the place of each Number of an item, if possible.
+
+    Yields the work of each step, and returns what is known of the numbers.
+    """
+    document = item if type(item) is dict or type(item) is list else [item]
     reading = NumberReading(document)
     while reading.step():
         yield WORK_AT_ONCE
-    return reading.is_too_deep
-
-
-def store_in_steps(item: object) -> Iterator[int]:
-    """Put what is stored in the place of each Number of an item, if possible; yield the work of each step."""
-    if type(item) is dict or type(item) is list:
-        is_too_deep = yield from read_in_steps(item)
-        storing = NumberReading(item, STORED)
-        while not is_too_deep and storing.step():
+    if reading.has_numbers and not reading.is_too_deep:
+        storing = NumberReading(document, STORED)
+        while storing.step():
             yield WORK_AT_ONCE
+    return reading

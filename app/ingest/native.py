@@ -20,7 +20,7 @@ from app.ingest.client_sessions import ClientSession
 from app.ingest.event_limits import EventLimits
 from app.ingest.identified import Arrival
 from app.ingest.items import EVENT_FIELDS
-from app.ingest.large_json import AT_ONCE_BYTES, JSONLimits
+from app.ingest.large_json import AT_ONCE_BYTES, SMALL_BYTES, JSONLimits
 from app.ingest.message_ids import session_event_prefix
 from app.ingest.payload import Expected, Payload
 from app.ingest.record_values import REPLACED, RecordValues
@@ -101,7 +101,9 @@ class NativeModule:
         document = await self._document_of(body, limits, yield_to_others)
         payload = None
         if document is not None and len(document) <= limits.events_max and not document.is_nested:
-            payload = _payload_of(document, expected, needs_key=needs_key)
+            top = document.top()
+            if len(top) <= SMALL_BYTES:
+                payload = _payload_of(document, top, expected, needs_key=needs_key)
         if payload is None:
             self.use.other_bodies += 1
         return payload
@@ -197,16 +199,16 @@ class NativeModule:
         )
 
 
-def _payload_of(document: "Document", expected: Expected, *, needs_key: bool) -> Payload | None:
+def _payload_of(document: "Document", top: bytes, expected: Expected, *, needs_key: bool) -> Payload | None:
     items: list[object] = [None] * len(document)
     if document.shape == "array":
         is_plain = expected is Expected.EVENTS and not needs_key
         return Payload(items, None, {}, native=document) if is_plain else None
-    top = read_document(document.top())
-    if type(top) is not dict or (needs_key and not own_key(top)):
+    fields = read_document(top)
+    if type(fields) is not dict or (needs_key and not own_key(fields)):
         return None
     if document.shape == "batch":
-        is_plain = expected is Expected.BATCH or (expected is Expected.EVENTS and "event" not in top)
-        return Payload(items, top, top, native=document) if is_plain else None
-    is_plain = expected is not Expected.BATCH and not EVENT_FIELDS.isdisjoint(top)
-    return Payload(items, top, {}, native=document) if is_plain else None
+        is_plain = expected is Expected.BATCH or (expected is Expected.EVENTS and "event" not in fields)
+        return Payload(items, fields, fields, native=document) if is_plain else None
+    is_plain = expected is not Expected.BATCH and not EVENT_FIELDS.isdisjoint(fields)
+    return Payload(items, fields, {}, native=document) if is_plain else None

@@ -13,7 +13,7 @@ import orjson
 
 from app.ingest.deep_json import is_deeper, is_deeper_json
 from dedupe.model.json_document import dumps_to_keep
-from dedupe.model.json_number import STORED, NumberReading
+from dedupe.model.json_number import STORED
 
 SHARED_FIELDS = ("context", "integrations")
 """Batch-level objects that belong to every event; the event's own fields win."""
@@ -50,7 +50,7 @@ class RecordValues:
         Prepare the added fields.
 
         Args:
-            shared: the batch object.
+            shared: the batch object, its numbers as they are stored.
             received_ms: the arrival of the request.
             default_type: the type of events without one.
             client_ip: `context.ip` of events without.
@@ -62,13 +62,12 @@ class RecordValues:
         merged: dict[str, dict[str, Any]] = {
             name: value for name in SHARED_FIELDS if isinstance(value := shared.get(name), dict) and value
         }
-        self.is_too_deep = bool(merged) and is_deeper(merged, depth_max)
+        merged_json = _json_of(merged, depth_max) if merged else b"{}"
+        self.is_too_deep = merged_json is None
         """Whether each event of the batch would nest too deep."""
-        if self.is_too_deep:
-            merged = {}
-        self.is_lossy = False
-        """Whether a number of the batch-level fields is stored as null."""
-        self.merged_bytes = self._size_of(merged) if merged else 0
+        if merged_json is None:
+            merged, merged_json = {}, b"{}"
+        self.merged_bytes = len(merged_json) if merged else 0
         """The size of the batch-level fields in each event."""
         self.merging = frozenset(merged) | ignored.intersection(("messageId", "type", *SHARED_FIELDS))
         """An event with one of these fields is serialised again."""
@@ -78,6 +77,7 @@ class RecordValues:
         shared_context = merged.get("context")
         if client_ip and shared_context and shared_context.get("ip") is None:
             merged["context"] = {**shared_context, "ip": client_ip}
+            merged_json = orjson.dumps(merged, default=STORED)
         self._context_with_ip = b"%b%b," % (_CONTEXT, self.ip_field)
         self._merged = merged
         received_at: dict[str, object] = {RECEIVED_AT: _iso(received_ms)}
@@ -85,15 +85,9 @@ class RecordValues:
         sent_at = shared.get("sentAt")
         if isinstance(sent_at, str) and len(sent_at) <= SENT_AT_CHARS_MAX:
             self._added = received_at | {"sentAt": sent_at}
-        self.suffix = _suffix(self._added | merged)
-        self.suffix_without_sent_at = _suffix(received_at | merged)
-
-    def _size_of(self, merged: dict[str, Any]) -> int:
-        try:
-            return len(orjson.dumps(merged))
-        except TypeError:
-            self.is_lossy = NumberReading(merged).all().is_lossy
-            return len(orjson.dumps(merged, default=STORED))
+        merged_part = b",%b" % merged_json[1:] if merged else b"}"
+        self.suffix = _open(self._added) + merged_part
+        self.suffix_without_sent_at = _open(received_at) + merged_part
 
     def value_of(
         self, item: dict[str, Any], content: bytes, retried: bytes, assigned_id: str | None
@@ -177,9 +171,20 @@ def is_deeper_record(item: Mapping[str, Any], value: bytes, levels: int) -> bool
     return is_deeper({name: item[name] for name in item if name not in REPLACED}, levels)
 
 
-def _suffix(fields: Mapping[str, Any]) -> bytes:
-    """Return the JSON that adds fields to a document without its last bracket."""
-    return b"," + orjson.dumps(fields, default=STORED)[1:]
+def _json_of(fields: Mapping[str, Any], depth_max: int) -> bytes | None:
+    """Return the JSON of fields, None if they nest too deep."""
+    try:
+        written = orjson.dumps(fields, default=STORED)
+    except TypeError:
+        return None
+    is_long = len(written) > LONG_BYTES
+    is_too_deep = is_deeper_json(written, depth_max) if is_long else is_deeper(fields, depth_max)
+    return None if is_too_deep else written
+
+
+def _open(fields: Mapping[str, object]) -> bytes:
+    """Return the JSON that adds fields to a document without its last bracket, without its own last one."""
+    return b",%b" % orjson.dumps(fields)[1:-1]
 
 
 def _iso(ms: int) -> str:

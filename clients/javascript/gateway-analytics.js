@@ -130,6 +130,9 @@ export class Analytics extends Client {
   async optOut() {
     this.#set({ isOptedOut: true });
     await this.kept.clear();
+    await this.kept.ready; // what the page before had left is known then, too
+    await this.kept.clear();
+    await this.kept.deleteLetters(await this.kept.letters());
   }
 
   optIn() {
@@ -147,8 +150,10 @@ export class Analytics extends Client {
   /** @protected */
   makeRoom() {
     if (this.#whenFull === "reject") return super.makeRoom();
-    if (this.#whenFull === "oldest") this.kept.dropOldest();
-    return this.#whenFull === "oldest";
+    if (this.#whenFull === "newest") return false;
+    const oldest = [...this.kept.sessions.values()].find(({ events }) => events.size);
+    if (oldest) this.kept.keeper.write(oldest.delete(oldest.events.keys().next().value ?? 0));
+    return true;
   }
 
   get #anonymousId() {

@@ -11,10 +11,12 @@ A worker that has given up its lanes gets none until the leader has answered it 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import structlog
 
+from dedupe.cluster.assignment import WorkerId
 from dedupe.cluster.codec import APPENDS
 from dedupe.cluster.peer_directory import PeerDirectory
 from dedupe.cluster.watching import keep_looking
@@ -25,6 +27,7 @@ from dedupe.partition.lane import Lane
 # In seconds:
 LATE_S = 2.0  # for an append, or for a lane that has failed, before it is looked into
 PROBE_S = 2.0  # for the answer to this worker's own large request, and for the other workers' answers
+PROBE_AGAIN_S = 0.25  # after one that failed at once: a leader that comes back meanwhile answers the others
 OTHERS_PROBE_S = 1.5  # for another worker's large request: less, so that its answer is in time
 AGAIN_S = 5.0  # between two probes of one lane
 PROVED_S = 60.0  # of answered probes, before this worker gets lanes again
@@ -67,6 +70,7 @@ class AppendWatch:
         self._clock, self._on_change = clock, on_change
         self._moved_at = moved_at
         self._probed_at: dict[int, float] = {}
+        self._told: dict[WorkerId, frozenset[int]] = {}  # what each other worker has given up, as last seen
         self._proved_since: float | None = None
 
     async def run(self) -> None:
@@ -79,9 +83,9 @@ class AppendWatch:
             return False  # its owner may have been restarted since, and does not know
         own = [self._lanes[each] for each in sorted(self._running) if self._lanes[each].log.leader == leader]
         if own:
-            return await _passes(own[0].log.probe(), OTHERS_PROBE_S)
+            return await _passes(own[0].log.probe, OTHERS_PROBE_S)
         log = self._lanes[number].log
-        return await _passes(log.bounds(), OTHERS_PROBE_S) and log.leader == leader
+        return await _passes(log.bounds, OTHERS_PROBE_S) and log.leader == leader
 
     def take_back(self, owned: Sequence[int]) -> None:
         """Run lanes again that the group gives to this worker although it has told that it cannot."""
@@ -100,8 +104,10 @@ class AppendWatch:
             await self._prove(number)
 
     def _note_moves(self, now: float) -> None:
-        for status in self._directory.alive().values():
-            self._moved_at.update(dict.fromkeys(status.given_up, now))
+        """Note lanes that others give up; who stays unproved does not hold up the next owner of its lanes."""
+        for name, status in self._directory.alive().items():
+            self._moved_at.update(dict.fromkeys(status.given_up - self._told.get(name, frozenset()), now))
+            self._told[name] = status.given_up
 
     def _has_moved(self, number: int, now: float) -> bool:
         return now - self._moved_at.get(number, -MOVE_AGAIN_S) < MOVE_AGAIN_S
@@ -120,7 +126,7 @@ class AppendWatch:
         self._probed_at[number] = self._clock.monotonic()
         leader = self._lanes[number].log.leader
         is_answered, others = await asyncio.gather(
-            _passes(self._lanes[number].log.probe(), PROBE_S), self._ask_others(number, leader)
+            _passes(self._lanes[number].log.probe, PROBE_S, is_again=True), self._ask_others(number, leader)
         )
         now = self._clock.monotonic()
         self._note_moves(now)  # another worker may have given one up meanwhile, which was claimed here
@@ -145,7 +151,7 @@ class AppendWatch:
     async def _prove(self, number: int) -> None:
         """Probe on behalf of all lanes that were given up; have lanes again after PROVED_S of answers."""
         self._probed_at[number] = now = self._clock.monotonic()
-        if not await _passes(self._lanes[number].log.probe(), PROBE_S):
+        if not await _passes(self._lanes[number].log.probe, PROBE_S):
             self._proved_since = None
             return
         self._proved_since = now if self._proved_since is None else self._proved_since
@@ -162,11 +168,15 @@ class AppendWatch:
         return [name for name, answer in zip(names, answers, strict=True) if answer is True]
 
 
-async def _passes(request: Awaitable[Any], limit_s: float) -> bool:
-    """Return whether a request is answered in time."""
-    try:
+async def _passes(request: Callable[[], Awaitable[Any]], limit_s: float, *, is_again: bool = False) -> bool:
+    """Return whether a request is answered in time; `is_again` repeats one that fails before."""
+    with suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
-            await request
-    except (GatewayError, TimeoutError):
-        return False
-    return True
+            while True:
+                with suppress(GatewayError):
+                    await request()
+                    return True
+                if not is_again:
+                    return False
+                await asyncio.sleep(PROBE_AGAIN_S)
+    return False

@@ -113,8 +113,8 @@ def assign(members: Sequence[Member], lanes: int, *, standbys: bool = True) -> A
     by_name = {member.worker: member for member in sorted(members)}
     staying = {name: member for name, member in by_name.items() if not member.is_leaving} or by_name
     served_by = _served_by(by_name.values(), lanes)
-    staying = _connected(staying, served_by)
     staying = {name: member for name, member in staying.items() if not member.given_up} or staying
+    staying = _connected(staying, served_by)
     wanted = _balanced(served_by, staying, lanes, is_resting=_is_resting(by_name, staying))
     owners = wanted
     if standbys:  # without them, the next owner would never have followed the lane

@@ -91,6 +91,9 @@ class SlowWatch:
         self._slow_since: dict[str, float] = {}  # by leader
         self._probed_at = -AGAIN_S
         self._probed = 0  # the lane by which it was slow
+        self._told: dict[
+            WorkerId, frozenset[int]
+        ] = {}  # what each other worker has handed over, as last seen
         self._quick_since: float | None = None
 
     async def run(self) -> None:
@@ -188,8 +191,9 @@ class SlowWatch:
 
     def _note_moves(self) -> None:
         now = self._clock.monotonic()
-        for status in self._directory.alive().values():
-            self._moved_at.update(dict.fromkeys(status.handed_over, now))
+        for name, status in self._directory.alive().items():
+            self._moved_at.update(dict.fromkeys(status.handed_over - self._told.get(name, frozenset()), now))
+            self._told[name] = status.handed_over
 
     def _have_moved(self, numbers: Sequence[int]) -> bool:
         """Whether one of these lanes was given up lately, by whichever worker."""

@@ -5,8 +5,9 @@ The records of a commit name the sessions that it evicts; see dedupe.decide.sess
 use what only the owner knows: which sessions their clients have ended.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
 from itertools import islice
 from typing import NamedTuple
 
@@ -23,9 +24,12 @@ from dedupe.model.record import EVICTED_MAX
 from dedupe.model.types import Offset, Session
 
 ENDED_MAX = 16_384
-"""The limit of ended sessions to remember, 3 MB; of more the first ones count as not ended."""
+"""The limit of ended sessions to remember, 4 MB; of more the first ones count as not ended."""
 
-READ_MIN = 16
+USED_SINCE_MAX = 100
+"""So many that were used since, and are read in vain, are the most for one commit."""
+
+READ_MIN = 4
 """How many rows of a source are read at first; each further read has twice as many."""
 
 
@@ -43,13 +47,13 @@ class EndedSessions:
     """The sessions of a lane that their clients have ended: a hint, which a change of owner loses."""
 
     def __init__(self) -> None:
-        self._offsets: dict[SessionKey, Offset] = {}
+        self._offsets = OrderedDict[SessionKey, Offset]()  # a dict finds its first key slower and slower
 
     def note(self, key: SessionKey, last_offset: Offset) -> None:
         """Note that a session, whose newest record is at `last_offset`, has no more events."""
         self._offsets.pop(key, None)
         if len(self._offsets) >= ENDED_MAX:
-            del self._offsets[next(iter(self._offsets))]
+            self._offsets.popitem(last=False)
         self._offsets[key] = last_offset
 
     def clear(self) -> None:
@@ -57,13 +61,19 @@ class EndedSessions:
         self._offsets.clear()
 
     def take(self, rows: SessionRows) -> Iterator[tuple[SessionKey, SessionState]]:
-        """Yield the live sessions that were not used since, the first ended first; forget them."""
-        while self._offsets:
-            key = next(iter(self._offsets))
-            last_offset = self._offsets.pop(key)
+        """
+        Yield the live sessions that were not used since, the first ended first; forget them.
+
+        Ends early after USED_SINCE_MAX others, which are forgotten as well.
+        """
+        others = 0
+        while self._offsets and others < USED_SINCE_MAX:
+            key, last_offset = self._offsets.popitem(last=False)
             (state,) = rows.sessions([key])
             if state is not None and not state.is_evicted and state.last_offset == last_offset:
                 yield key, state
+            else:
+                others += 1
 
 
 def evictions_of(
@@ -97,7 +107,8 @@ def evictions_of(
     count = min(live + len(added) - policy.sessions_max, count_max)
     if count <= 0:
         return NO_EVICTIONS
-    sizes, chosen = Counter(rows.session_sizes) + Counter(added), list[SessionKey]()
+    sizes, chosen = Counter(rows.session_sizes), list[SessionKey]()
+    sizes.update(added)
     for key, state in ended.take(rows):
         if key not in own:
             chosen.append(key)
@@ -110,18 +121,20 @@ def evictions_of(
 
 
 def _oldest(
-    rows: SessionRows, sizes: dict[bytes, int], excluded: Collection[SessionKey]
+    rows: SessionRows, sizes: Mapping[bytes, int], excluded: Collection[SessionKey]
 ) -> Iterator[SessionKey]:
     """Yield the least recently used session of the source that has the most, again and again."""
     sources = dict[bytes, Iterator[SessionKey]]()
-    while sizes:
-        largest = max(sizes, key=sizes.__getitem__)
+    largest_first = [(-size, source_hash) for source_hash, size in sizes.items()]
+    heapify(largest_first)
+    while largest_first:
+        negative_size, largest = largest_first[0]
         if largest not in sources:
             sources[largest] = _sessions_of(rows, largest, excluded)
         if (key := next(sources[largest], None)) is None:
-            del sizes[largest]
+            heappop(largest_first)
         else:
-            sizes[largest] -= 1
+            heapreplace(largest_first, (negative_size + 1, largest))
             yield key
 
 

@@ -5,10 +5,10 @@ A lane checks that its index follows this log, or rebuilds it. It checks every r
 its identity secret and partition count.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from dedupe.decide.sessions import NO_SOURCE
 from dedupe.model.errors import IdentityMismatchError
@@ -16,6 +16,9 @@ from dedupe.model.identity import Identity
 from dedupe.model.record import FLAG_ID_ASSIGNED, RecordIdentity, is_identified_by, parse_identity
 from dedupe.model.types import EventKey, LogRecord, Offset
 from dedupe.storage.index import IndexState
+
+if TYPE_CHECKING:
+    from gateway_native import Records
 
 
 class CheckedRecord(NamedTuple):
@@ -26,6 +29,36 @@ class CheckedRecord(NamedTuple):
     identity: RecordIdentity
     secondary_key: EventKey | None = None  # see Event
     source_hash: bytes = NO_SOURCE  # with a session
+
+
+class PlainRecords(Sequence[LogRecord]):
+    """Committed records of plain events that the native module has read, built when they are needed."""
+
+    def __init__(self, native: "Records") -> None:
+        """Take what the native module has read."""
+        self.native = native
+        self.end: Offset = native.end
+        """Behind the last record; 0 without any."""
+        self._built: list[LogRecord] = []
+
+    def __len__(self) -> int:
+        return len(self.native)
+
+    @overload
+    def __getitem__(self, place: int) -> LogRecord: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[LogRecord]: ...
+    def __getitem__(self, place: int | slice) -> LogRecord | list[LogRecord]:
+        """Return one record, or some."""
+        return self._records()[place]
+
+    def __iter__(self) -> Iterator[LogRecord]:
+        """Return the records in order."""
+        return iter(self._records())
+
+    def _records(self) -> list[LogRecord]:
+        self._built = self._built or self.native.log_records()
+        return self._built
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +90,10 @@ class RecordCheck:
         secondary_key = self._secondary_key_of(identity)
         source_hash = self.identity.source_hash(identity.source)
         return CheckedRecord(record.offset, record.timestamp_ms, identity, secondary_key, source_hash)
+
+    def checked_plain(self, records: PlainRecords) -> list[CheckedRecord] | None:
+        """Return what `checked` does of each; None if it would raise for one, or has to look closer."""
+        return records.native.checked(self.identity.secret, self.partition, self.partitions)
 
     def _secondary_key_of(self, record: RecordIdentity) -> EventKey | None:
         """Return the secondary key of a session's event; None if it had no message id of its own."""

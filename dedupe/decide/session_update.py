@@ -11,6 +11,7 @@ from itertools import zip_longest
 from dedupe.decide.sessions import (
     EVICTED,
     LIVE,
+    NEW_SESSION,
     SessionChange,
     SessionCounts,
     SessionKey,
@@ -30,6 +31,12 @@ from dedupe.model.types import Offset
 
 READ_MIN = 16
 """How many evicted rows are read at first; each further read has twice as many."""
+
+UNKNOWN_SESSION = NEW_SESSION._replace(last_offset=0)
+"""The state of an evicted session of which no record is known: too old to be remembered."""
+
+FORGOTTEN_MAX = 4
+"""How many evicted sessions are forgotten for each further one: a lower limit is reached in steps."""
 
 
 def session_update(
@@ -91,7 +98,7 @@ class _WorkingRows:
             self._put(key, with_epoch(policy.remembered(self._state(key), now_ms), record))
         for key in record.evicted:
             self._evict(key, record.offset)
-        while self._evicted > policy.sessions_max:
+        for _ in range(min(self._evicted - policy.sessions_max, FORGOTTEN_MAX * len(record.evicted))):
             self.delete(*self._first_evicted())
 
     def delete(self, key: SessionKey, state: SessionState) -> None:
@@ -106,8 +113,14 @@ class _WorkingRows:
         return SessionUpdate(changes, counts, self._sizes)
 
     def _evict(self, key: SessionKey, offset: Offset) -> None:
-        state = self._state(key)
-        if state is not None and not state.is_evicted and state.last_offset < offset:
+        """
+        Evict a session.
+
+        One that is deleted or older than the log's beginning gets a row without a state, so that as many of
+        those evicted before it are forgotten as where it was known.
+        """
+        state = self._state(key) or UNKNOWN_SESSION
+        if not state.is_evicted and state.last_offset < offset:
             self._put(key, state._replace(above=0, is_evicted=True, evicted_at=offset))
 
     def _first_evicted(self) -> tuple[SessionKey, SessionState]:

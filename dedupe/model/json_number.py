@@ -225,6 +225,8 @@ class NumberReading:
         """
         self.is_lossy = False
         """Whether a number is stored as null."""
+        self.has_numbers = False
+        """Whether there is a Number."""
         self.is_too_deep = False
         """Whether a Number may not be written: the document has more than LEVELS_MAX levels."""
         self.work = 0
@@ -264,6 +266,7 @@ class NumberReading:
             number.read()
             self.work += READ_WORK
         self.work += SHORT_WORK
+        self.has_numbers = True
         self.is_lossy |= number.stored is None
 
 

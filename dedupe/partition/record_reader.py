@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 import structlog
 
-from dedupe.decide.recovery import CheckedRecord, RecordCheck
+from dedupe.decide.recovery import CheckedRecord, PlainRecords, RecordCheck
 from dedupe.model.errors import IdentityMismatchError, LogCorruptError
 from dedupe.model.types import LogRecord, Offset
 from dedupe.partition.context import LaneContext
@@ -152,6 +152,8 @@ class RecordReader:
         return low.offset
 
     async def _checked(self, records: Sequence[LogRecord]) -> list[CheckedRecord]:
+        if isinstance(records, PlainRecords) and (plain := self._check.checked_plain(records)) is not None:
+            return plain
         checked = []
         for record in records:
             try:

@@ -1,7 +1,7 @@
 """
 How long one request blocks the event loop: the most CPU between two turns of other tasks.
 
-    .venv/bin/python -m loadtests.bench.one_request [--rounds 5]
+    GATEWAY_NATIVE=off .venv/bin/python -m loadtests.bench.one_request [--rounds 5]
 
 It runs the ingest application in this process, without sockets and lanes, and posts expensive bodies. A task
 that always waits for its turn measures the loop's CPU time between two turns, which does not include other
@@ -12,11 +12,12 @@ import argparse
 import asyncio
 import gc
 import gzip
+import os
 import random
 import tempfile
 import time
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -192,6 +193,28 @@ def numbers_cases() -> Iterator[Case]:
     )
     context = b'{"context":{"a":[%b]},"batch":[%b]}' % (b",".join(kinds["17 digits"]), b'{"messageId":"1"}')
     yield Case("one event beside 17 digits", context)
+    yield from top_cases(kinds)
+
+
+def top_cases(kinds: Mapping[str, Sequence[bytes]]) -> Iterator[Case]:
+    """Yield what has much beside its events, or is one event."""
+    many: dict[str, list[bytes]] = {
+        "1,000,000 digits": [b"1"] * 1_000_000,
+        "490,000 digits": [b"1"] * 490_000,
+        "600,000 arrays": [b"[]"] * 600_000,
+        "155,000 arrays": [b"[]"] * 155_000,
+        "40,000 arrays, 4 deep": [b"[[[[]]]]"] * 38_000,
+        "230,000 objects": [b'{"a":{}}'] * 230_000,
+        "70,000 objects": [b'{"a":{}}'] * 50_000,
+        "100,000 long numbers": [text for text in kinds["17 digits"] for _ in range(2)],
+        "130,000 numbers": [text for text in kinds["the same 10.0"] for _ in range(2)],
+    }
+    for name, values in many.items():
+        content = b'{"a":[%b]}' % b",".join(values)
+        yield Case(f"one event of {name}", b'{"messageId":"1","type":"track","p":%b}' % content)
+        for count in (1, 40, 2_000):
+            events = b",".join(b'{"messageId":"%d","type":"track","context":{}}' % n for n in range(count))
+            yield Case(f"{count} events beside {name}", b'{"context":%b,"batch":[%b]}' % (content, events))
 
 
 async def longest_pauses(
@@ -234,7 +257,8 @@ async def run(rounds: int, only: str) -> None:
     """Measure the cases with such names and print a table."""
     identity = Identity(b"a secret of 24 bytes....")
     with tempfile.TemporaryDirectory() as folder:
-        settings = make_settings(mode="development", data_dir=Path(folder))
+        native = os.environ.get("GATEWAY_NATIVE", "auto")
+        settings = make_settings(mode="development", data_dir=Path(folder), native=native)
         ingress = build_ingress_limits(settings, SystemClock(), index_files=0)
         router = AcceptingRouter([], [], Quarantine(identity, Topic("q", 1)))
         ingest = build_ingest(

@@ -3,7 +3,8 @@ How quickly a lane's index is rebuilt from the log: what a gateway does whose in
 
     .venv/bin/python -m loadtests.bench.rebuild [--log kafka] [--records 1_000_000] [--rounds 3]
 
-One lane, one process: records of 720 bytes are stored, then an empty index follows them to the end.
+One lane, one process: records of 720 bytes are stored, then an empty index follows them to the end. Kafka's
+record batches are read by turns with and without the native module, if it is installed.
 """
 
 import argparse
@@ -14,7 +15,8 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import islice
+from dataclasses import replace
+from itertools import islice, product
 from pathlib import Path
 
 import structlog
@@ -23,12 +25,14 @@ import uvloop
 from app.build import build_router
 from app.cli.load.events import event, message_id_of
 from app.main import tune_interpreter
+from app.native_module import native_module
 from app.settings.model import Settings
 from app.stores import create_indexes
 from dedupe.model.clock import SystemClock
 from dedupe.model.identity import Identity, fingerprint_of
 from dedupe.model.record import build_record
 from dedupe.model.types import Event, NewRecord
+from dedupe.storage.kafka.fetched import native_decoder
 from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.log import LogStore, no_crashpoint
 from dedupe.storage.sqlite.log import SqliteStore
@@ -101,10 +105,15 @@ async def run(args: argparse.Namespace, servers: str | None, folder: Path) -> No
         await create_topic(servers, f"{topic}.quarantine")
         store = await KafkaStore.open(kafka_config(servers))
     await fill(store, topic, args.records)
-    for number in range(args.rounds):
+    stores = {"Python": store}
+    module = native_module("auto")
+    if servers is not None and module is not None:
+        decode = native_decoder(module)
+        stores["native"] = await KafkaStore.open(replace(kafka_config(servers), native_decode=decode))
+    for number, (path, store) in product(range(args.rounds), stores.items()):
         settings = make_settings(
             mode="development",
-            data_dir=folder / f"data-{number}",
+            data_dir=folder / f"data-{number}-{path}",
             topic=topic,
             partitions=1,
             index_memory=2 * INDEX_MEMORY,
@@ -112,11 +121,12 @@ async def run(args: argparse.Namespace, servers: str | None, folder: Path) -> No
         )
         wall_s, cpu_s = await rebuild(store, settings, args.records)
         print(
-            f"{args.records:,} records in {wall_s:.2f} s: {args.records / wall_s:,.0f}/s, "
+            f"{path}: {args.records:,} records in {wall_s:.2f} s: {args.records / wall_s:,.0f}/s, "
             f"{cpu_s / args.records * 1e6:.2f} us of CPU each",
             flush=True,
         )
-    await store.close()
+    for store in stores.values():
+        await store.close()
 
 
 def main() -> None:

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-/// The bytes are no JSON, or nest more than `LEVELS_MAX` deep.
+/// The bytes are no JSON, or have a part that is left to Python: levels beyond `LEVELS_MAX`, or a large event.
 #[derive(Debug)]
 pub struct NotJson;
 pub type Read<T> = Result<T, NotJson>;
@@ -16,6 +16,8 @@ const LEVELS_MAX: u32 = 128;
 const EXACT_DIGITS: usize = 15;
 /// Longer integers may exceed 64 bits.
 const INTEGER_DIGITS_MAX: usize = 18;
+/// `app.ingest.large_json.SMALL_BYTES`: a larger event may be too expensive for Python, which has to find out.
+const ITEM_BYTES_MAX: usize = 128 * 1024;
 /// A longer number is odd without being parsed.
 const NUMBER_BYTES_MAX: usize = 32;
 
@@ -167,7 +169,7 @@ impl Reader {
             self.stack.clear();
         } else {
             let start = body.iter().position(|&byte| byte == b'{').ok_or(NotJson)?;
-            self.end_item(start..end, 0);
+            self.end_item(start..end, 0)?;
         }
         self.end(body)
     }
@@ -199,7 +201,7 @@ impl Reader {
                 break;
             }
         }
-        self.end_item(start..self.at, base);
+        self.end_item(start..self.at, base)?;
         self.is_odd = was_odd;
         if self.has_more(body, b']')? {
             return Ok(());
@@ -216,7 +218,10 @@ impl Reader {
     }
 
     /// Takes the fields of an item off the stack.
-    fn end_item(&mut self, raw: Range<usize>, base: usize) {
+    fn end_item(&mut self, raw: Range<usize>, base: usize) -> Read<()> {
+        if raw.len() > ITEM_BYTES_MAX {
+            return Err(NotJson);
+        }
         let (text, fields) = (&self.text, &mut self.stack[base..]);
         if !is_sorted(text, fields) {
             fields.sort_unstable_by(|a, b| a.name(text).cmp(b.name(text)));
@@ -225,6 +230,7 @@ impl Reader {
         let start = self.fields.len();
         self.fields.extend(self.stack.drain(base..));
         self.items.push(Item { raw, fields: start..self.fields.len(), is_odd: self.is_odd });
+        Ok(())
     }
 
     /// Whether a comma follows, and not the closing bracket; goes behind it and blanks.

@@ -4,6 +4,7 @@ mod document;
 mod identify;
 mod json;
 mod record_batch;
+mod record_reader;
 mod tuples;
 
 use pyo3::prelude::*;
@@ -14,6 +15,8 @@ mod gateway_native {
     use super::document::{Deployment, Document, PlainFields, Request};
     #[pymodule_export]
     use super::record_batch::encode;
+    #[pymodule_export]
+    use super::record_reader::{Decoder, Fetched, Records};
 
     use pyo3::panic::PanicException;
     use pyo3::prelude::*;

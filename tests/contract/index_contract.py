@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dedupe.decide.session_update import UNKNOWN_SESSION
 from dedupe.decide.sessions import (
     EVICTED,
     LIVE,
@@ -295,6 +296,12 @@ class IndexContract:
             index.apply(IndexUpdate((), index.state, sessions=update))
             found.append((key, gone))
             assert index.oldest_sessions(9, EVICTED) == found
+
+    def test_evicted_session_of_which_nothing_is_known_is_stored(self, index: DedupeIndex) -> None:
+        key, gone = session_key_of(0), UNKNOWN_SESSION._replace(is_evicted=True, evicted_at=7)
+        update = SessionUpdate([SessionChange(key, None, gone)], SessionCounts(0, 1))
+        index.apply(IndexUpdate((), index.state, sessions=update))
+        assert index.oldest_sessions(9, EVICTED) == [(key, gone)]
 
     def test_sessions_are_listed_and_counted_by_source(self, store: IndexStore, index: DedupeIndex) -> None:
         of_app = {n: session_of(n, source_hash=b"app-hash") for n in (0, 2)}

@@ -155,3 +155,17 @@ def test_both_paths_give_the_same_events_and_rejections(paths: Paths) -> None:
     assert paths.native.use.odd_events > EVENTS / 200
     assert paths.native.use.other_bodies > 0
     assert paths.native.use.panics == 0
+
+
+@pytest.mark.regression("The native module took an event that Python sets aside as too expensive to parse.")
+@pytest.mark.parametrize("value", [b"[" + b"[1]," * 170_000 + b"1]", b'"%b"' % (b"x" * 200_000)])
+def test_event_that_may_be_too_expensive_for_python_is_left_to_it(value: bytes) -> None:
+    paths = Paths()
+    event = b'{"messageId":"m","type":"track","event":"Seen","value":%b}' % value
+    small = b'{"messageId":"n","type":"track","event":"Seen"}'
+    for body in (event, b"[%b,%b]" % (small, event), b'{"batch":[%b,%b]}' % (event, small)):
+        paths.compare(body, parse_events, Arrival("web", RECEIVED_MS))
+    paths.compare(
+        b'{"batch":[%b],"context":{"v":%b}}' % (small, value), parse_batch, Arrival("web", RECEIVED_MS)
+    )
+    assert paths.native.use.events == 0

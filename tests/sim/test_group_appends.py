@@ -219,3 +219,37 @@ async def test_workers_know_what_an_owner_gave_up_before_it_was_restarted() -> N
             assert not await worker.manager.appends.can_append(0, LEADER)
             assert await worker.manager.appends.can_append(kept, LEADER)
         await group.judge()
+
+
+@pytest.mark.regression(
+    "A leader that came back between the probes of two workers cost its owner the partition."
+)
+@pytest.mark.parametrize("back_s", [2.35, 2.4, 2.45])
+async def test_leader_that_comes_back_while_workers_look_moves_no_lane(back_s: float) -> None:
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        before = moves(group)
+        group.net.delays_s = {(one, other): 0.2 for one in NAMES for other in NAMES if one != other}
+        for worker in group.alive:
+            worker.world.connection.is_available = False
+        await asyncio.sleep(back_s)
+        for worker in group.alive:
+            worker.world.connection.mend()
+        await group.settle()
+        assert moves(group) == before
+        assert not group.given_up
+        await group.judge()
+
+
+@pytest.mark.regression("While a worker stayed without answers, the next owner could not give its lanes up.")
+async def test_lane_of_a_worker_that_stays_broken_can_be_given_up_again_after_ten_minutes() -> None:
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        owner, follower = owner_and_follower(group)
+        owner.world.connection.drops_large.add(LEADER)
+        await group.until(lambda: group.owner_of(0) is follower)
+        await asyncio.sleep(append_watch.MOVE_AGAIN_S)
+        follower.world.connection.drops_large.add(LEADER)
+        assert await group.until(lambda: group.owner_of(0) not in (follower, None)) < GAP_S
+        assert 0 in follower.manager.appends.given_up
+        await group.judge()

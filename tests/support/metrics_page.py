@@ -16,10 +16,12 @@ from app.admin.group import GroupCollector
 from app.admin.ingest_loop import LoopCollector
 from app.admin.lane_metrics import LaneCollector
 from app.admin.limit_metrics import LimitCollector
+from app.admin.native_metrics import NativeCollector
 from app.admin.setting_metrics import SettingCollector
 from app.build import build_ingress_limits
 from app.http.request_metrics import RequestMetrics
 from app.peers.limits import PeerMetrics
+from app.telemetry.native_use import NativeUse
 from dedupe.model.clock import SystemClock
 from tests.sim.world import World
 from tests.support.settings import make_settings
@@ -58,6 +60,7 @@ def families() -> Iterator[Metric]:
             LoopCollector(cast("Any", SimpleNamespace(lag_s=0.0))),
             GroupCollector(cast("Any", group)),
             SettingCollector(cast("Any", SimpleNamespace(problems=()))),
+            NativeCollector(NativeUse("")),
         ):
             yield from collector.collect()
 

@@ -172,7 +172,7 @@ export class Client {
 
   /** @protected whether there is time to wait for what is remembered, since this is no page that may be left */
   get isUnknown() {
-    return !this.#queue.isOpen && !inPage(() => localStorage);
+    return !this.#queue.isOpen && !globalThis.document;
   }
 
   /**
@@ -351,8 +351,8 @@ export class Client {
    * @param {Error | null} err nothing, if it is right again
    */
   #tell(what, err) {
-    const now = Date.now();
-    const { since = now, toldAt = -Infinity } = this.#troubles.get(what) ?? {};
+    const now = performance.now(); // the clock may jump
+    const { since = Date.now(), toldAt = -Infinity } = this.#troubles.get(what) ?? {};
     if (!err) this.#troubles.delete(what);
     else if (now < toldAt + TELL_MS) this.#troubles.set(what, { err, since, toldAt });
     else {

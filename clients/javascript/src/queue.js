@@ -1,6 +1,7 @@
 // ---- the queue: sessions, their locks, what others left
 
 const ADOPT_MS = 3_000; // how often tabs that are gone are looked for
+const GO_ON_MS = 60_000;
 const DEAD_LETTERS_MAX = 1_000; // older ones are deleted: the gateway has them in its quarantine
 
 /** The sessions that this tab delivers, with a lock each, and the one in which new events are. */
@@ -35,8 +36,8 @@ class Queue {
     this.#target = target;
     this.keeper = new Keeper(storage, onError);
     this.onError = onError;
-    this.known = JSON.parse(inPage(() => localStorage[name]) ?? "{}");
-    this.client = this.known.client ?? randomHex();
+    this.known = objectIn(inPage(() => localStorage[name]) ?? "") ?? {};
+    this.client = idIn(this.known) ?? randomHex();
     this.own = this.#begin();
     this.#noteKey = `${this.#notesKey}${this.own.row.session}`;
     this.ready = this.#open();
@@ -60,23 +61,14 @@ class Queue {
     return { place: { session, sequence }, written: isNoted ? this.ready : this.keeper.write(changes) };
   }
 
-  /** Delete the event that waits longest. */
-  dropOldest() {
-    const oldest = [...this.sessions.values()].find(({ events }) => events.size);
-    if (oldest) this.keeper.write(oldest.delete(oldest.events.keys().next().value ?? 0));
-  }
-
-  /** Delete what waits, in all tabs, and the dead letters. */
+  /** Delete what waits, in all tabs. */
   async clear() {
     for (const { events } of this.sessions.values()) events.clear();
     for (const key of this.#notes()) inPage(() => localStorage.removeItem(key));
     this.#noted.length = 0;
-    await this.ready;
-    for (const { events } of this.sessions.values()) events.clear();
     const kept = await this.keeper.read("events").catch(() => []);
     const keys = [...kept, ...this.keeper.underWay.flatMap(([kind, key]) => (kind === "events" ? [[key]] : []))];
-    await this.keeper.write(keys.map(([key]) => ["events", /** @type {Key} */ (key), undefined]));
-    await this.deleteLetters(await this.letters());
+    if (keys.length) await this.keeper.write(keys.map(([key]) => ["events", /** @type {Key} */ (key), undefined]));
   }
 
   /**
@@ -151,10 +143,11 @@ class Queue {
    * @param {unknown} value
    */
   remember(key, value) {
+    const plain = JSON.parse(JSON.stringify(value)); // IndexedDB refuses functions and proxies, and then all of a write
     this.#remembered++;
-    this.known[key] = this.#told[key] = value;
+    this.known[key] = this.#told[key] = plain;
     inPage(() => (localStorage[this.#name] = JSON.stringify(this.known)));
-    return this.keeper.write([["installation", key, value]]);
+    return this.keeper.write([["installation", key, plain]]);
   }
 
   // ---- opening, and what others left
@@ -187,15 +180,20 @@ class Queue {
    * @param {Change[]} changes
    */
   async #writeNotes(key, changes) {
-    if (!(await this.keeper.write(changes))) return;
-    inPage(() => localStorage.removeItem(key));
-    if (changes === this.#noted) this.#noted = [];
+    const written = [...changes];
+    if (!(await this.keeper.write(written))) return;
+    changes.splice(0, written.length); // the page may have been left again meanwhile
+    inPage(() => (changes.length ? (localStorage[key] = JSON.stringify(changes)) : localStorage.removeItem(key)));
   }
 
-  /** Go on in the session that the page before left in this tab, if all that it numbered is there. */
+  /**
+   * Go on in the session that the page before left in this tab a moment ago, if all that it numbered is there. A tab
+   * that is restored later may be a copy, and another one would give the same numbers.
+   */
   async #goOn() {
-    const left = inPage(() => sessionStorage[this.#tabKey]);
+    const [left, leftAt] = (inPage(() => sessionStorage[this.#tabKey]) ?? "").split("@");
     inPage(() => sessionStorage.removeItem(this.#tabKey));
+    if (!(Math.abs(Date.now() - leftAt) < GO_ON_MS)) return;
     const row = (await this.keeper.read("sessions")).find(([, { session, last }]) => `${session} ${last}` === left)?.[1];
     if (row?.client === this.client && this.#isDue(row)) await this.#take(row, true);
   }
@@ -204,11 +202,11 @@ class Queue {
   async #readInstallation() {
     const before = this.#remembered;
     const kept = Object.fromEntries(await this.keeper.read("installation"));
-    if (!this.isOpen) this.client = kept.client ?? this.client;
+    if (!this.isOpen) this.client = idIn(kept) ?? this.client;
     if (before === this.#remembered || !this.isOpen) Object.assign(this.known, kept, this.isOpen ? {} : this.#told);
     if (this.known.source?.target === this.#target) this.#source ??= this.known.source.source;
     if (this.known.client !== this.client) this.remember("client", this.client);
-    if (!kept.client) this.keeper.write(Object.entries(this.known).map(([key, value]) => ["installation", key, value]));
+    if (!idIn(kept)) this.keeper.write(Object.entries(this.known).map(([key, value]) => ["installation", key, value]));
   }
 
   /**
@@ -222,10 +220,10 @@ class Queue {
     this.#adoptAt = performance.now() + ADOPT_MS;
     if (!(await this.keeper.write([]))) return false; // what was delivered may still be there
     await this.#readInstallation();
-    if (this.known.user?.isOptedOut) for (const { events } of this.sessions.values()) events.clear(); // in another tab
+    if (this.known.user?.isOptedOut) await this.clear(); // in another tab, while this one went on
     if (this.isAllRead && !globalThis.navigator?.locks) return;
     for (const key of this.#notes()) {
-      if (key !== this.#noteKey) await this.#writeNotes(key, inPage(() => JSON.parse(localStorage[key])) ?? []);
+      if (key !== this.#noteKey) await this.#writeNotes(key, changesIn(inPage(() => localStorage[key])));
     }
     this.needsSource = false;
     for (const [session, row] of await this.keeper.read("sessions")) {
@@ -308,7 +306,7 @@ class Queue {
   /** Let others have what is held: the page is left, or the client closed. What it numbers now is in no session of theirs. */
   release() {
     const { session, last } = this.own.row;
-    inPage(() => (sessionStorage[this.#tabKey] = `${session} ${last}`));
+    inPage(() => (sessionStorage[this.#tabKey] = `${session} ${last}@${Date.now()}`));
     for (const { release } of this.sessions.values()) release();
     this.own = this.#begin(true);
     this.isLeft = true;
@@ -368,6 +366,17 @@ class Queue {
   get #tabKey() {
     return `${this.#name} session`;
   }
+}
+
+/** @param {Record<string, unknown>} known @returns {string | undefined} the id of an installation, unless it is damaged */
+function idIn({ client }) {
+  return typeof client === "string" && /^[!-~]{1,100}$/.test(client) ? client : undefined;
+}
+
+/** @param {string | undefined} note @returns {Change[]} what it says, unless it is damaged or not ours */
+function changesIn(note) {
+  const { noted } = objectIn(`{"noted":${note}}`) ?? {};
+  return Array.isArray(noted) ? noted.filter((change) => Array.isArray(change) && KINDS.includes(change[0])) : [];
 }
 
 /** @param {Letter} letter in order of time, and behind the numbers of an earlier version */

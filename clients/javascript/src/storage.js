@@ -1,5 +1,6 @@
 // ---- what is kept
 
+/** @type {Kind[]} */ const KINDS = ["installation", "sessions", "events", "deadLetters"];
 const STORAGE_MS = 5_000; // storage that has not answered by then is not waited for
 const WRITE_MS = 30_000;
 const UNWRITTEN_MIN = 100; // so many changes are tried again with every new one; more of them now and then
@@ -48,10 +49,14 @@ class IndexedDBStorage {
     const kinds = new Set(changes.map(([kind]) => kind));
     const transaction = db.transaction(kinds, "readwrite", { durability: "strict" }); // less would lose events with the power
     for (const [kind, key, value] of changes) {
-      const store = transaction.objectStore(kind);
-      if (value == null) store.delete(key);
-      else if (store.keyPath) store.put(value);
-      else store.put(value, key);
+      try {
+        const store = transaction.objectStore(kind);
+        if (value == null) store.delete(key);
+        else if (store.keyPath) store.put(value);
+        else store.put(value, key);
+      } catch (err) {
+        if (!/^Data/.test(asError(err).name)) throw err; // else it is no key or no value: what is beside it is written
+      }
     }
     transaction.commit?.();
     await end(transaction);

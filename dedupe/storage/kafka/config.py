@@ -9,6 +9,7 @@ from dedupe.login.errors import LoginError
 from dedupe.login.login import Login
 from dedupe.model.errors import ConfigurationError
 from dedupe.storage.kafka.answer_limit import AnswerLimit
+from dedupe.storage.kafka.fetched import NativeDecode
 from dedupe.storage.kafka.record_batch import NativeEncode
 
 CLIENT_ID = "gateway"
@@ -34,6 +35,7 @@ class KafkaConfig:
     transaction_timeout_s: float = 30.0  # a takeover that a gateway leaves unfinished is ended by then
     client_rack: str = ""  # the zone, whose replicas are read from
     native_encode: NativeEncode | None = None  # encodes plain record batches
+    native_decode: NativeDecode | None = None  # reads responses of plain record batches
     answers: AnswerLimit = field(default_factory=AnswerLimit, compare=False)
 
     @property

@@ -14,6 +14,7 @@ import structlog
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
+from dedupe.decide.recovery import PlainRecords
 from dedupe.model.clock import Clock
 from dedupe.model.errors import (
     FencedError,
@@ -230,7 +231,7 @@ class KafkaLog:
         with closing(self._reader(start, fetch_bytes)) as reader:
             while reader.position < end and left > 0:
                 read = await reader.read(min(left, READ_BATCH_RECORDS_MAX))
-                records = [each for each in read if each.offset < end and each.headers != PROBE_HEADERS]
+                records = _events_below(end, read)
                 if records:
                     yield records
                     left -= len(records)
@@ -383,3 +384,10 @@ class KafkaLog:
             self._throttled_s += self._producer.throttled_total_s
             self._producer.close()
             self._producer = None
+
+
+def _events_below(end: Offset, records: Sequence[LogRecord]) -> Sequence[LogRecord]:
+    """Return the records below an offset, without those of probes."""
+    if isinstance(records, PlainRecords) and records.end <= end:
+        return records
+    return [each for each in records if each.offset < end and each.headers != PROBE_HEADERS]

@@ -1,21 +1,18 @@
 """
 Reads one partition by Fetch requests to its leader, one after another, on a connection of its own.
 
-aiokafka decodes the record batches: checksums, compression, markers, aborted transactions. Its consumer is
-slow to start, where recovery often wants one record, and can hang when it is stopped. A failed request is
-sent again from the same position: reading has no effect.
+aiokafka's consumer is slow to start, where recovery often wants one record, and can hang when it is stopped.
+A failed request is sent again from the same position: reading has no effect.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from time import monotonic
 from typing import Any, NamedTuple
 
 import structlog
 from aiokafka import TopicPartition
-from aiokafka.consumer.fetcher import PartitionRecords
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.api import RequestStruct
 from aiokafka.protocol.fetch import FetchRequest_v4, FetchRequest_v11
@@ -26,6 +23,7 @@ from dedupe.model.types import LogRecord, Offset
 from dedupe.storage.kafka.broker_connection import BrokerConnection
 from dedupe.storage.kafka.cluster import NO_OFFSET, KafkaCluster
 from dedupe.storage.kafka.config import Address, KafkaConfig
+from dedupe.storage.kafka.fetched import Fetched, fetched_in
 from dedupe.storage.kafka.wire import CONSUMER, READ_COMMITTED, ProducerIdAndEpoch, response_for
 
 WAIT_MS = 100
@@ -102,11 +100,11 @@ class PartitionReader:
         self._follower_until: float | None = None
         """Until when the connection is one to a follower; None: it is to the leader."""
         self._stable_end = NO_OFFSET
-        self._fetched: _Records | None = None
+        self._fetched: Fetched | None = None
         self._throttled_s = 0.0
         self._has_warned = False
 
-    async def read(self, records_max: int) -> list[LogRecord]:
+    async def read(self, records_max: int) -> Sequence[LogRecord]:
         """
         Return the next records; none if only the position has moved.
 
@@ -175,29 +173,21 @@ class PartitionReader:
             self._connection = None
             self._follower_until = None
 
-    async def _read(self, records_max: int) -> list[LogRecord]:
+    async def _read(self, records_max: int) -> Sequence[LogRecord]:
         """Return the rest of the last response, or else records of the next one; bounded."""
         if records := self._next_records(records_max):
             return records
         aborted, raw = await self._fetch()
-        self._fetched = _Records(  # type: ignore[no-untyped-call]
-            self._tp,
-            MemoryRecords(raw),
-            aborted,
-            self.position,
-            key_deserializer=None,
-            value_deserializer=None,
-            check_crcs=True,
-            isolation_level=READ_COMMITTED,
-        )
+        native = self._config.native_decode
+        self._fetched = fetched_in(self._tp, raw, aborted, self.position, native=native)
         return self._next_records(records_max)
 
-    def _next_records(self, records_max: int) -> list[LogRecord]:
+    def _next_records(self, records_max: int) -> Sequence[LogRecord]:
         """Return the next records of the last response; none if there are no more. Raises KafkaError."""
         if self._fetched is None:
             return []
         with _decoding():
-            records = list(islice(self._fetched, records_max))
+            records = self._fetched.take(records_max)
         self.position = self._fetched.next_fetch_offset
         if len(records) < records_max:
             self._fetched = None
@@ -279,15 +269,6 @@ class PartitionReader:
             structlog.get_logger(__name__).warning(
                 "a quota of the brokers slows the reading of the log", partition=self._tp
             )
-
-
-class _Records(PartitionRecords):
-    """aiokafka's records of a partition, each as a LogRecord."""
-
-    def _consumer_record(self, _tp: TopicPartition, record: Any) -> LogRecord:
-        return LogRecord(
-            record.offset, record.timestamp, record.key or b"", record.value or b"", record.headers
-        )
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def encode_batch(
     return bytes(builder.build())
 
 
-def is_proved(native: NativeEncode) -> bool:
+def is_encoding_proved(native: NativeEncode) -> bool:
     """Whether the native module encodes examples as aiokafka's builder does."""
     producer, sequence = ProducerIdAndEpoch(2**40 + 1, 7), 2**31 - 9
     for size in (0, 50, 70, 8_000):

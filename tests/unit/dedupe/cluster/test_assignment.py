@@ -205,3 +205,12 @@ def test_all_are_told_which_members_do_not_reach_each_other_and_why() -> None:
         for n in range(40)
     ]
     assert len("".join(assign(many, LANES).broken)) < 5_000
+
+
+@pytest.mark.regression(
+    "A worker that had given lanes up took another one, which it did not reach, out with it."
+)
+def test_who_gets_no_lanes_costs_nobody_whom_it_does_not_reach_his_own() -> None:
+    slow = member("a", serving=(0, 1, 2), given_up=(0, 1, 2), unreached=("b",))
+    others = [member("b", serving=(3, 4), followed=(0, 1)), member("c", serving=(5, 6), followed=(2,))]
+    assert assign([slow, *others], 7).owners == ("b", "b", "c", "b", "b", "c", "c")

@@ -2,17 +2,20 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedupe.decide.evictions import ENDED_MAX, EndedSessions, evictions_of
-from dedupe.decide.sessions import SessionKey, SessionPolicy, SessionRecord, session_key
+from dedupe.decide.evictions import ENDED_MAX, USED_SINCE_MAX, EndedSessions, evictions_of
+from dedupe.decide.session_update import FORGOTTEN_MAX, expiry_update
+from dedupe.decide.sessions import SessionKey, SessionPolicy, SessionRecord, SessionState, session_key
 from dedupe.model.record import EVICTED_MAX
 from dedupe.model.types import Session
+from dedupe.storage.index import IndexUpdate
 from tests.support.sim.memory_index import MemoryIndex
-from tests.unit.dedupe.decide.test_sessions import committed, follow, opened, source_of
+from tests.unit.dedupe.decide.test_sessions import committed, follow, opened, rows_of, source_of
 
 POLICY = SessionPolicy(lease_ms=1_000, sessions_max=4)
 
@@ -144,18 +147,92 @@ def test_what_is_remembered_of_ended_sessions_has_a_limit() -> None:
     assert [key for key, _ in ended.take(lane.index)] == [key_of(1)]
 
 
-@pytest.mark.parametrize("state", ["unknown", "evicted"])
-def test_eviction_of_a_session_that_is_none_changes_nothing(state: str) -> None:
+@pytest.mark.regression("Ended sessions that were used again held a lane up.")
+def test_few_sessions_that_were_used_again_are_read_for_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = Lane()
+    lane.use(*map(session_of, range(4)))
+    for name in range(1_000):
+        lane.ended.note(key_of(name), -5)
+    read = 0
+
+    def sessions(_: MemoryIndex, keys: Sequence[SessionKey]) -> list[SessionState | None]:
+        nonlocal read
+        read += len(keys)
+        return [None] * len(keys)
+
+    monkeypatch.setattr(MemoryIndex, "sessions", sessions)
+    assert list(lane.ended.take(lane.index)) == []
+    assert read == USED_SINCE_MAX
+
+
+@pytest.mark.regression("A lower limit of sessions deleted all evicted ones beyond it at once.")
+def test_evicted_sessions_beyond_a_lower_limit_are_forgotten_in_steps() -> None:
+    lane = Lane(sessions_max=100)
+    for name in range(200):
+        lane.use(session_of(name))
+    lane.policy = POLICY
+    lane.use(session_of(200))
+    assert lane.index.session_counts[:2] == (99, 102 - 2 * FORGOTTEN_MAX)
+    for _ in range(100):
+        lane.use(session_of(201))
+        lane.use(session_of(202))
+    assert lane.index.session_counts[:2] == (4, 4)
+
+
+def test_eviction_of_an_evicted_session_changes_nothing() -> None:
     index = opened()
-    if state == "evicted":
-        follow(
-            index,
-            [SessionRecord(0, 0, session_of(0)), SessionRecord(1, 0, session_of(1), evicted=[key_of(0)])],
-        )
+    follow(
+        index,
+        [SessionRecord(0, 0, session_of(0)), SessionRecord(1, 0, session_of(1), evicted=[key_of(0)])],
+    )
     before = index.session_counts
     follow(index, [SessionRecord(2, 0, session_of(1, sequence=2), evicted=[key_of(0)])])
-    added = {} if state == "evicted" else {"live": 1, "with_gaps": 1}
-    assert index.session_counts == before._replace(**added)
+    assert index.session_counts == before
+
+
+def test_eviction_of_a_session_that_is_not_known_tells_nothing_of_it() -> None:
+    index = opened()
+    follow(index, [SessionRecord(2, 10**12, session_of(1), evicted=[key_of(0)])])
+    (state,) = index.sessions([key_of(0)])
+    assert index.session_counts[:2] == (1, 1)
+    assert POLICY.visible_state(state, 10**12) is None
+
+
+TIMED_USES = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(0, 2), st.sampled_from([0, 30, 100]), st.booleans()),
+    min_size=10,
+    max_size=40,
+)
+
+
+@pytest.mark.regression("A rebuilt index remembered evicted sessions that its owner had forgotten.")
+@given(TIMED_USES, st.integers(1, 4), st.randoms(use_true_random=False))
+def test_what_is_remembered_does_not_depend_on_where_the_log_begins(
+    uses: Sequence[tuple[int, int, int, bool]], sessions_max: int, random: Random
+) -> None:
+    policy = SessionPolicy(lease_ms=200, sessions_max=sessions_max, expired_ms=50)
+    owner, rebuilt, ended, now_ms = opened(), opened(), EndedSessions(), 1_000
+    records: list[SessionRecord] = []
+    for name, source, pause_ms, is_last in uses:
+        now_ms += pause_ms
+        session = session_of(name, source, sequence=len(records) + 1)
+        (record,) = committed(owner, [session], policy, ended, first=len(records))
+        records.append(record._replace(timestamp_ms=now_ms))
+        follow(owner, records[-1:], policy)
+        if is_last:
+            ended.note(key_of(name, source), record.offset)
+        if random.random() < 0.3 and (expired := expiry_update(owner, now_ms, policy, 3)):
+            owner.apply(IndexUpdate((), owner.state, sessions=expired))
+    follow(rebuilt, [r for r in records if now_ms - r.timestamp_ms <= policy.remembered_ms], policy)
+
+    def remembered(index: MemoryIndex) -> dict[SessionKey, tuple[bool, int]]:
+        return {
+            key: (state.is_evicted, state.last_offset)
+            for key, state in rows_of(index).items()
+            if policy.remembered(state, now_ms)
+        }
+
+    assert remembered(rebuilt) == remembered(owner)
 
 
 USES = st.lists(
