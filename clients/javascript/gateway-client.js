@@ -743,7 +743,7 @@ class Queue {
    * @returns {{ place: Place, written: Promise<unknown> }}
    */
   add(event) {
-    const changes = this.own.append(JSON.stringify(event), event.messageId != null);
+    const changes = this.own.append(JSON.stringify(event), hasId(event));
     const { session, last: sequence } = this.own.row;
     const isNoted = !this.isOpen || this.isLeft;
     if (isNoted) this.#note(changes);
@@ -1422,4 +1422,13 @@ export function ksuid() {
 /** Return 16 random bytes in hex. */
 export function randomHex() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/**
+ * Return whether an event has an id of its own: one of white space is none to the gateway.
+ *
+ * @param {Record<string, any>} event
+ */
+export function hasId({ messageId }) {
+  return messageId != null && !(typeof messageId === "string" && /^[\s\u200b-\u200d\u2060]*$/.test(messageId));
 }
