@@ -45,6 +45,8 @@ USUAL: dict[str, tuple[Parse, ...]] = {
     "array": (parse_events,),
     "event": (parse_events, parse_event),
 }
+ODD = (Number, list, dict)
+"""What is no field of an envelope, and may hold Numbers, whose text has an address of memory."""
 ADDRESSES = (None, "203.0.113.9", "2001:db8::7")
 SEED = int(os.environ.get("NATIVE_SEED", "1"))
 EVENTS = int(os.environ.get("NATIVE_EVENTS", "200000"))
@@ -93,7 +95,7 @@ class Paths:
             return type(err), err.detail
         assert payload is not None
         top = payload.top or {}
-        envelope = {name: str(top.get(name)) for name in ENVELOPE if not isinstance(top.get(name), Number)}
+        envelope = {name: str(top.get(name)) for name in ENVELOPE if not isinstance(top.get(name), ODD)}
         if payload.native is not None and needs_key:
             assert own_key(payload.top)
         found = Identified()
