@@ -78,7 +78,7 @@ def native_module(choice: Choice) -> ModuleType | None:
 
 
 def difference_of(module: ModuleType | Any) -> str | None:
-    """Return how the module differs: the first example of which it makes something else; None if it is none."""
+    """Return a sentence on how the module differs, such as by the first example; None if it does not."""
     if not hasattr(module, "Decoder"):
         return "it is of an earlier version"
     path = NativeModule(module, IDENTITY, 3, LIMITS, gives_advice=False)
