@@ -76,9 +76,9 @@ from dedupe.storage.pinning import renew_notes
 
 GC_THRESHOLDS = (12_000, 8, 400)
 """
-With Python's default (700, 10, 10), a fifth of the CPU would search for cycles that do not exist. Each
-search blocks the event loop: the second number bounds that of the middle generation, to which every object of
-a large parsed body gets, to 96,000 objects and 5 ms. The third one keeps searches of all objects rare.
+With Python's default (700, 10, 10), a fifth of the CPU would search for cycles that do not exist. Each search
+blocks the event loop: the second number bounds that of the middle generation, which every object of a large
+parsed body reaches, to 96,000 objects and 5 ms. The third one keeps searches of all objects rare.
 """
 
 SWITCH_INTERVAL_S = 0.0005

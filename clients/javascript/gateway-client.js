@@ -273,7 +273,11 @@ export class Client {
     } catch (err) {
       const kind = err instanceof DeliveryError && err.kind;
       if (kind === "split" || (kind === "doubt" && (await this.#isCause(batch)))) this.#split(batch, asError(err));
-      else throw err;
+      else {
+        const isAnswered = err instanceof DeliveryError;
+        if (!isAnswered) this.#eventsMax = Math.max(1, batch.events.length >> 1); // its size may be the reason
+        throw err;
+      }
     }
     return true;
   }
@@ -739,7 +743,7 @@ class Queue {
    * @returns {{ place: Place, written: Promise<unknown> }}
    */
   add(event) {
-    const changes = this.own.append(JSON.stringify(event), event.messageId != null);
+    const changes = this.own.append(JSON.stringify(event), hasId(event));
     const { session, last: sequence } = this.own.row;
     const isNoted = !this.isOpen || this.isLeft;
     if (isNoted) this.#note(changes);
@@ -1418,4 +1422,13 @@ export function ksuid() {
 /** Return 16 random bytes in hex. */
 export function randomHex() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/**
+ * Return whether an event has an id of its own: one of white space is none to the gateway.
+ *
+ * @param {Record<string, any>} event
+ */
+export function hasId({ messageId }) {
+  return messageId != null && !(typeof messageId === "string" && /^[\s\u200b-\u200d\u2060]*$/.test(messageId));
 }

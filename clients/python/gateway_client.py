@@ -503,6 +503,13 @@ def make_schema(db: sqlite3.Connection) -> None:
         db.execute(statement)
 
 
+def damage(message: str) -> sqlite3.DatabaseError:
+    """Return the error of a file that is not what was written."""
+    err = sqlite3.DatabaseError(message)
+    err.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return err
+
+
 def is_damage(err: sqlite3.Error) -> bool:
     """Whether the file is not what was written, or is no database."""
     return _is_one_of(err, DAMAGE)
@@ -557,9 +564,7 @@ class QueueFile:
             raise
         except UnicodeDecodeError as err:  # of SQLite's own message, which names what is damaged
             self.db.close()
-            damage = sqlite3.DatabaseError("the schema is damaged")
-            damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-            raise damage from err
+            raise damage("the schema is damaged") from err
         except BaseException:
             self.db.close()
             raise
@@ -569,6 +574,12 @@ class QueueFile:
     def has_vanished(self) -> bool:
         """Whether somebody has deleted or replaced the file: what is written to it is lost."""
         return self._inode_now() != self._inode
+
+    def check(self) -> None:
+        """Raise sqlite3.DatabaseError if any page is damaged."""
+        (found,) = self.db.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise damage(found)
 
     def close(self) -> None:
         """Close it so that the next one to open it finds all in the one file."""
@@ -1036,8 +1047,7 @@ class Durable:
 
     def begin(self) -> None:
         """Read what is in a file that was just opened."""
-        if self.file.lost:
-            self.told.put(DamagedQueueError(f"{self.file.lost}: events may be lost"))
+        self._tell_loss(self.file)
 
     def mend_after(self, err: sqlite3.Error) -> bool:
         """Return whether the same may be tried again after this error."""
@@ -1075,8 +1085,19 @@ class Durable:
             QueueInUseError: its process goes on.
             OSError, sqlite3.Error: it cannot be opened.
         """
+        try:
+            return self._take_over(path)
+        except sqlite3.DatabaseError as err:
+            if not is_damage(err):
+                raise
+            self._take_in(self._rest_of(path, err))
+            return True
+
+    def _take_over(self, path: Path) -> bool:
         other = QueueFile(path)
         try:
+            self._tell_loss(other)
+            other.check()
             contents = contents_of(other.db)
             if not contents.events and not contents.letters:
                 return False
@@ -1136,19 +1157,29 @@ class Durable:
     def _salvaged(self, err: sqlite3.Error) -> QueueFile:
         """Set the damaged file aside, and open another one with what can be read of it."""
         try:
-            aside = set_aside(self.path, f".corrupt-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
+            contents = self._rest_of(self.path, err)
         except OSError as refused:
             return self._in_memory(refused)
-        try:
-            contents = salvage(aside)
-        except (OSError, sqlite3.Error):  # no room for a copy: a person has the file
-            contents = Contents({}, [], {}, [])
-        told = f"{self.path} was damaged ({err}): {len(contents.events):,} events of it are queued again"
-        self.told.put(DamagedQueueError(f"{told}, and it is kept as {aside}"))
         try:
             return _filled(QueueFile(self.path), contents)
         except (OSError, sqlite3.Error, QueueInUseError) as refused:
             return _filled(self._in_memory(refused), contents)
+
+    def _rest_of(self, path: Path, err: sqlite3.Error) -> Contents:
+        """Set a damaged file aside, and return what can be read of it. Raises OSError."""
+        aside = set_aside(path, f".corrupt-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
+        try:
+            contents = salvage(aside)
+        except (OSError, sqlite3.Error):  # no room for a copy: a person has the file
+            contents = Contents({}, [], {}, [])
+        told = f"{path} was damaged ({err}): {len(contents.events):,} events of it are queued again"
+        self.told.put(DamagedQueueError(f"{told}, and it is kept as {aside}"))
+        return contents
+
+    def _tell_loss(self, file: QueueFile) -> None:
+        if file.lost:
+            self.told.put(DamagedQueueError(f"{file.lost}: events may be lost"))
+            file.lost = ""
 
 
 def _filled(file: QueueFile, contents: Contents) -> QueueFile:
@@ -1442,7 +1473,8 @@ class EventQueue(Durable):
         self.client_id = self.setting("client") or secrets.token_hex(16)
         self._source = self.setting("source")
         self._knows_target = self.setting("target") == self._target
-        self.must_ask_source = bool(self._source) and not self._knows_target
+        # An event whose answer is lost must not go to another source with the next key.
+        self.must_ask_source = not self._knows_target
         self._count()
 
     def close(self) -> None:
@@ -1793,7 +1825,7 @@ class Delivery:
         self._failures = 0
         self._failing_since: datetime | None = None
         self._tell_at = 0.0
-        self._adopt_at = 0.0
+        self._adopt_at = self._tell_of_files_at = 0.0
         self.last_error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="gateway-client", daemon=True)
         self._thread.start()
@@ -1983,7 +2015,9 @@ class Delivery:
         try:
             self._folder.adopt_into(self._queue)
         except Exception as err:  # nothing may end this thread
-            self._tell_of(err, datetime.now(UTC))
+            if time.monotonic() >= self._tell_of_files_at:
+                self._tell_of_files_at = time.monotonic() + TELL_AGAIN_S
+                self._tell_of(err, datetime.now(UTC))
         self._adopt_at = time.monotonic() + ADOPT_S
 
     # ---- who wants to know
@@ -2341,6 +2375,9 @@ class AsyncClient(Vocabulary[Awaitable[Place | None]]):
 
     async def close(self, timeout: float = 5.0) -> bool:
         """Deliver for so long, then end within a second; return whether nothing is left."""
+        loop = asyncio.get_running_loop()
+        with suppress(RuntimeError):  # it was closed before
+            await loop.run_in_executor(self._thread, lambda: None)  # the first call may be opening the file
         self._thread.shutdown(wait=False)
         return self._client is None or await asyncio.to_thread(self._client.close, timeout)
 

@@ -157,6 +157,17 @@ def test_both_paths_give_the_same_events_and_rejections(paths: Paths) -> None:
     assert paths.native.use.panics == 0
 
 
+@pytest.mark.parametrize(
+    "body", [b'{"messageId":"1","type":"track","p":[%b]}', b'{"p":[%b],"batch":[{"a":1}]}']
+)
+@pytest.mark.regression("What stood beside events that the native module read held up all other requests.")
+def test_much_beside_the_events_is_read_in_pieces_by_the_python_code(body: bytes) -> None:
+    limits = JSONLimits(ITEMS_MAX, LIMITS.event_bytes_max)
+    for count, is_native in ((40_000, True), (50_000, False)):
+        reading = Paths().native.read(body % b",".join([b"[]"] * count), limits, turn, Expected.EVENTS)
+        assert (result_of(reading) is not None) is is_native
+
+
 @pytest.mark.regression("The native module took an event that Python sets aside as too expensive to parse.")
 @pytest.mark.parametrize("value", [b"[" + b"[1]," * 170_000 + b"1]", b'"%b"' % (b"x" * 200_000)])
 def test_event_that_may_be_too_expensive_for_python_is_left_to_it(value: bytes) -> None:

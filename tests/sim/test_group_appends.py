@@ -229,7 +229,7 @@ async def test_leader_that_comes_back_while_workers_look_moves_no_lane(back_s: f
     async with GroupWorld(*NAMES) as group:
         await begin(group)
         before = moves(group)
-        group.net.delays_s = {(one, other): 0.2 for one in NAMES for other in NAMES if one != other}
+        group.net.delays_s.update({(one, other): 0.2 for one in NAMES for other in NAMES if one != other})
         for worker in group.alive:
             worker.world.connection.is_available = False
         await asyncio.sleep(back_s)

@@ -57,8 +57,16 @@ class Stored(NamedTuple):
     value: dict[str, Any]
 
 
+ASK = b'{"batch":[]}'
+"""What a client sends to learn the source of its key."""
+
+
 class GatewayInProcess:
-    """Serves from a thread of its own while the context is open. `faults` befall requests, one each."""
+    """
+    Serves from a thread of its own while the context is open. `faults` befall requests, one each.
+
+    Requests that only ask for the source meet none and are not kept, unless `asks_meet_faults`.
+    """
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         """Take settings by their names; whether they contradict one another is not asked."""
@@ -68,6 +76,7 @@ class GatewayInProcess:
         self.log = SimStore()
         self.faults: deque[Fault] = deque()
         self.requests: list[httpx.Request] = []
+        self.asks_meet_faults = False
         self.transport = _Transport(self)
         self._indexes = MemoryStore(self.log.rng)
         self._loop = asyncio.new_event_loop()
@@ -167,6 +176,8 @@ class _Transport(httpx.BaseTransport):
         gateway = self._gateway
         request.read()
         if not self._meets_faults:
+            return self._send(request)
+        if request.content == ASK and not gateway.asks_meet_faults:
             return self._send(request)
         gateway.requests.append(request)
         fault = gateway.faults.popleft() if gateway.faults else None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "python"))
-from gateway_client import Client  # type: ignore[import-not-found,unused-ignore]
+import gateway_client  # type: ignore[import-not-found,unused-ignore]
 
 
 def main() -> None:
@@ -16,7 +16,7 @@ def main() -> None:
         command = json.loads(line)
         match command["do"]:
             case "open":
-                client = Client(command["url"], command["key"], command["path"])
+                client = gateway_client.Client(command["url"], command["key"], command["path"])
                 answer: dict[str, Any] = {"client": client.client_id}
             case "track":
                 answer = {"places": client.send_all(command["events"])}

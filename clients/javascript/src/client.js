@@ -225,7 +225,11 @@ export class Client {
     } catch (err) {
       const kind = err instanceof DeliveryError && err.kind;
       if (kind === "split" || (kind === "doubt" && (await this.#isCause(batch)))) this.#split(batch, asError(err));
-      else throw err;
+      else {
+        const isAnswered = err instanceof DeliveryError;
+        if (!isAnswered) this.#eventsMax = Math.max(1, batch.events.length >> 1); // its size may be the reason
+        throw err;
+      }
     }
     return true;
   }

@@ -17,3 +17,12 @@ export function ksuid() {
 export function randomHex() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
+
+/**
+ * Return whether an event has an id of its own: one of white space is none to the gateway.
+ *
+ * @param {Record<string, any>} event
+ */
+export function hasId({ messageId }) {
+  return messageId != null && !(typeof messageId === "string" && /^[\s\u200b-\u200d\u2060]*$/.test(messageId));
+}

@@ -54,7 +54,7 @@ class Queue {
    * @returns {{ place: Place, written: Promise<unknown> }}
    */
   add(event) {
-    const changes = this.own.append(JSON.stringify(event), event.messageId != null);
+    const changes = this.own.append(JSON.stringify(event), hasId(event));
     const { session, last: sequence } = this.own.row;
     const isNoted = !this.isOpen || this.isLeft;
     if (isNoted) this.#note(changes);

@@ -72,3 +72,27 @@ def test_client_passes_every_scenario(client: str, tmp_path: Path, capfd: pytest
     told = capfd.readouterr().out
     assert failures == 0, told
     assert told.count(" ok\n") == len(SCENARIOS)
+
+
+WRONG_CLIENTS = {
+    "acknowledges_without_verdict": "odd_answers",
+    "renumbers_on_retry": "lost_answers",
+    "keeps_in_memory": "killed",
+    "ends_at_its_leisure": "dripping_answer",
+    "drops_on_413": "small_proxy",
+    "never_halves": "silent_proxy",
+    "hides_rejections": "poison",
+    "gives_up_after_401": "wrong_key_for_a_while",
+    "moves_without_id": "restored_backup",
+    "never_asks": "other_source",
+    "gives_up_damaged_queues": "damaged",
+}
+
+
+@pytest.mark.regression("The conformance run let clients pass that store moved events twice.")
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(("wrong", "scenario"), WRONG_CLIENTS.items(), ids=list(WRONG_CLIENTS))
+def test_a_client_that_is_wrong_does_not_pass(wrong: str, scenario: str, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m tests.e2e.clients.wrong_client {wrong}"
+    assert run(command, tmp_path, only=scenario) == 1

@@ -13,7 +13,7 @@ from tests.support.documents import ROOT
 
 PACKAGE = ROOT / "clients" / "javascript"
 TESTS = ROOT / "tests" / "e2e" / "clients" / "javascript"
-CORE_BYTES_MAX, ALL_BYTES_MAX = 7_800, 9_000
+CORE_BYTES_MAX, ALL_BYTES_MAX = 7_600, 8_700
 TIMEOUT_S = 240
 
 USES = """

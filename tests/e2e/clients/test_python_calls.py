@@ -27,6 +27,7 @@ from clients.python.src.gateway_client import (
     AsyncClient,
     Client,
     ClosedError,
+    DamagedQueueError,
     DeadLetter,
     DeliveryError,
     Place,
@@ -309,6 +310,20 @@ async def test_coroutines_do_not_wait_for_disk_or_gateway(
     assert len(stored(gateway)) == 53
 
 
+@pytest.mark.regression("A client that was closed while it opened kept its file.")
+async def test_a_client_that_is_closed_while_it_opens_leaves_its_file(
+    gateway: GatewayInProcess, hurried: None, tmp_path: Path
+) -> None:
+    path = tmp_path / "queue.db"
+    client = AsyncClient(URL, "web", path, transport=gateway.transport)
+    opening = asyncio.ensure_future(client.track("Seen"))
+    await asyncio.sleep(0)
+    opening.cancel()
+    await client.close()
+    with Client(URL, "web", path, transport=gateway.transport) as other:
+        assert other.is_durable
+
+
 def test_a_daemon_that_leaves_its_folder_keeps_its_file(
     gateway: GatewayInProcess, hurried: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -379,3 +394,27 @@ def test_what_a_killed_process_left_is_adopted_later(
     subprocess.run([sys.executable, "-c", script, folder], timeout=TIMEOUT_S, check=False)
     wait_for(lambda: numbers(gateway) == [1])
     assert living.close()
+
+
+@pytest.mark.regression("A damaged file of an ended process was adopted never, or for ever.")
+def test_what_can_be_read_of_a_dead_process_file_is_adopted(
+    gateway: GatewayInProcess, open_client: ClientFactory, tmp_path: Path
+) -> None:
+    folder, told = tmp_path / "queues", list[Exception]()
+    folder.mkdir()
+    gateway.faults += [not_connected] * 1000
+    living, dead = open_client(folder, on_problem=lambda err, _since: told.append(err)), open_client(folder)
+    dead.send_all([{"type": "track", "properties": {"n": n, "text": "x" * 300}} for n in range(1, 301)])
+    dead.close(timeout=0)
+    (path,) = (path for path in folder.glob("queue-?.db") if path.stat().st_size > 100_000)
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(bytes(5_000))
+    gateway.faults.clear()
+    assert living.flush(TIMEOUT_S)
+    assert len(numbers(gateway)) > 200
+    wait_for(lambda: DamagedQueueError in [type(err) for err in told])
+    assert [path.name for path in folder.glob("*.corrupt-*") if not path.name.endswith("-wal")]
+    asked = len(gateway.requests)
+    assert living.flush(TIMEOUT_S)  # adopts again: the damaged file is not there any more
+    assert len(gateway.requests) == asked

@@ -29,7 +29,13 @@ from clients.python.src.gateway_client import (
 from clients.python.src.gateway_client.model import EVENT_DAMAGED
 from tests.e2e.clients.conftest import ClientFactory
 from tests.e2e.clients.test_python_client import TIMEOUT_S, events, numbers, wait_until_ended
-from tests.support.gateway_in_process import GatewayInProcess, answered, killed_before, not_connected
+from tests.support.gateway_in_process import (
+    GatewayInProcess,
+    answered,
+    killed_after,
+    killed_before,
+    not_connected,
+)
 
 COUNT = 500
 PAGE = 4096
@@ -315,7 +321,8 @@ def sourced(name: str) -> Any:
 def test_a_queue_waits_for_the_key_of_its_source(
     gateway: GatewayInProcess, open_client: ClientFactory, told: Told
 ) -> None:
-    gateway.faults += [sourced("aaaa"), killed_before]
+    gateway.asks_meet_faults = True
+    gateway.faults += [sourced("aaaa"), sourced("aaaa"), killed_before]
     client = open_client()
     client.send_all(events(1, 1))
     assert client.flush(TIMEOUT_S)
@@ -339,7 +346,8 @@ def test_a_queue_waits_for_the_key_of_its_source(
 def test_another_key_of_the_same_source_goes_on(
     gateway: GatewayInProcess, open_client: ClientFactory, told: Told
 ) -> None:
-    gateway.faults += [sourced("aaaa"), killed_before]
+    gateway.asks_meet_faults = True
+    gateway.faults += [sourced("aaaa"), sourced("aaaa"), killed_before]
     client = open_client()
     client.send_all(events(1, 1))
     assert client.flush(TIMEOUT_S)
@@ -350,6 +358,25 @@ def test_another_key_of_the_same_source_goes_on(
     assert client.flush(TIMEOUT_S)
     assert OtherSourceError not in told.kinds
     assert sorted(stored["properties"]["n"] for _, stored in gateway.by_source()) == [1, 2, 3]
+
+
+@pytest.mark.regression("An event whose first answer was lost went to another source, too.")
+def test_an_event_whose_first_answer_is_lost_does_not_go_to_another_source(
+    gateway: GatewayInProcess, open_client: ClientFactory
+) -> None:
+    gateway.asks_meet_faults = True
+    gateway.faults += [sourced("aaaa"), killed_after]
+    client = open_client()
+    client.send_all(events(1, 1))
+    wait_until_ended(client)
+    gateway.faults += [sourced("bbbb"), sourced("bbbb")]
+    client = open_client(write_key="other")
+    client.send_all(events(2, 2))
+    assert client.flush(TIMEOUT_S)
+    client.close()
+    gateway.faults += [sourced("aaaa"), sourced("aaaa")]
+    assert open_client().flush(TIMEOUT_S)
+    assert sorted(stored["properties"]["n"] for _, stored in gateway.by_source()) == [1, 2]
 
 
 def test_a_file_of_the_first_version_is_continued(

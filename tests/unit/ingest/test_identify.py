@@ -785,6 +785,20 @@ def test_growth_is_judged_alike_wherever_and_whenever_a_request_is_sent(size: in
     assert is_taken(None) == (100 * len(orjson.dumps({"context": context})) <= 200_000)
 
 
+@pytest.mark.regression("An event beside a context larger than an event was refused, the context lost.")
+@pytest.mark.parametrize("count", [1, 3])
+def test_batch_level_fields_larger_than_an_event_are_kept_once(count: int) -> None:
+    limits = EventLimits(10_000, 6, request_bytes_max=10_000_000)
+    context = {"a": "x" * 10_000}
+    items = [{"messageId": str(number), "type": "track"} for number in range(count)]
+    found = identified(
+        identifier(limits), Payload([*items], None, {"context": context}), Arrival("web", RECEIVED_MS)
+    )
+    assert len(found.events) == count
+    assert told(found) == [(count, None, "batch_fields_too_large")]
+    assert b"x" * 10_000 in b"".join(event.value for event in found.quarantined)
+
+
 def test_event_of_one_of_several_batches_is_the_one_that_comes_alone() -> None:
     events = [{"messageId": str(number), "type": "track"} for number in range(3)]
     contexts = [{"context": {"a": 1}}, {"context": {"a": 2}}, {}]

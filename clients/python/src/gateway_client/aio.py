@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -53,6 +54,9 @@ class AsyncClient(Vocabulary[Awaitable[Place | None]]):
 
     async def close(self, timeout: float = 5.0) -> bool:
         """Deliver for so long, then end within a second; return whether nothing is left."""
+        loop = asyncio.get_running_loop()
+        with suppress(RuntimeError):  # it was closed before
+            await loop.run_in_executor(self._thread, lambda: None)  # the first call may be opening the file
         self._thread.shutdown(wait=False)
         return self._client is None or await asyncio.to_thread(self._client.close, timeout)
 

@@ -67,7 +67,7 @@ class Delivery:
         self._failures = 0
         self._failing_since: datetime | None = None
         self._tell_at = 0.0
-        self._adopt_at = 0.0
+        self._adopt_at = self._tell_of_files_at = 0.0
         self.last_error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="gateway-client", daemon=True)
         self._thread.start()
@@ -257,7 +257,9 @@ class Delivery:
         try:
             self._folder.adopt_into(self._queue)
         except Exception as err:  # nothing may end this thread
-            self._tell_of(err, datetime.now(UTC))
+            if time.monotonic() >= self._tell_of_files_at:
+                self._tell_of_files_at = time.monotonic() + TELL_AGAIN_S
+                self._tell_of(err, datetime.now(UTC))
         self._adopt_at = time.monotonic() + ADOPT_S
 
     # ---- who wants to know

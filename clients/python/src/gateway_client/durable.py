@@ -70,8 +70,7 @@ class Durable:
 
     def begin(self) -> None:
         """Read what is in a file that was just opened."""
-        if self.file.lost:
-            self.told.put(DamagedQueueError(f"{self.file.lost}: events may be lost"))
+        self._tell_loss(self.file)
 
     def mend_after(self, err: sqlite3.Error) -> bool:
         """Return whether the same may be tried again after this error."""
@@ -109,8 +108,19 @@ class Durable:
             QueueInUseError: its process goes on.
             OSError, sqlite3.Error: it cannot be opened.
         """
+        try:
+            return self._take_over(path)
+        except sqlite3.DatabaseError as err:
+            if not is_damage(err):
+                raise
+            self._take_in(self._rest_of(path, err))
+            return True
+
+    def _take_over(self, path: Path) -> bool:
         other = QueueFile(path)
         try:
+            self._tell_loss(other)
+            other.check()
             contents = contents_of(other.db)
             if not contents.events and not contents.letters:
                 return False
@@ -170,19 +180,29 @@ class Durable:
     def _salvaged(self, err: sqlite3.Error) -> QueueFile:
         """Set the damaged file aside, and open another one with what can be read of it."""
         try:
-            aside = set_aside(self.path, f".corrupt-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
+            contents = self._rest_of(self.path, err)
         except OSError as refused:
             return self._in_memory(refused)
-        try:
-            contents = salvage(aside)
-        except (OSError, sqlite3.Error):  # no room for a copy: a person has the file
-            contents = Contents({}, [], {}, [])
-        told = f"{self.path} was damaged ({err}): {len(contents.events):,} events of it are queued again"
-        self.told.put(DamagedQueueError(f"{told}, and it is kept as {aside}"))
         try:
             return _filled(QueueFile(self.path), contents)
         except (OSError, sqlite3.Error, QueueInUseError) as refused:
             return _filled(self._in_memory(refused), contents)
+
+    def _rest_of(self, path: Path, err: sqlite3.Error) -> Contents:
+        """Set a damaged file aside, and return what can be read of it. Raises OSError."""
+        aside = set_aside(path, f".corrupt-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
+        try:
+            contents = salvage(aside)
+        except (OSError, sqlite3.Error):  # no room for a copy: a person has the file
+            contents = Contents({}, [], {}, [])
+        told = f"{path} was damaged ({err}): {len(contents.events):,} events of it are queued again"
+        self.told.put(DamagedQueueError(f"{told}, and it is kept as {aside}"))
+        return contents
+
+    def _tell_loss(self, file: QueueFile) -> None:
+        if file.lost:
+            self.told.put(DamagedQueueError(f"{file.lost}: events may be lost"))
+            file.lost = ""
 
 
 def _filled(file: QueueFile, contents: Contents) -> QueueFile:

@@ -263,7 +263,8 @@ class EventQueue(Durable):
         self.client_id = self.setting("client") or secrets.token_hex(16)
         self._source = self.setting("source")
         self._knows_target = self.setting("target") == self._target
-        self.must_ask_source = bool(self._source) and not self._knows_target
+        # An event whose answer is lost must not go to another source with the next key.
+        self.must_ask_source = not self._knows_target
         self._count()
 
     def close(self) -> None:

@@ -68,6 +68,13 @@ def make_schema(db: sqlite3.Connection) -> None:
         db.execute(statement)
 
 
+def damage(message: str) -> sqlite3.DatabaseError:
+    """Return the error of a file that is not what was written."""
+    err = sqlite3.DatabaseError(message)
+    err.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return err
+
+
 def is_damage(err: sqlite3.Error) -> bool:
     """Whether the file is not what was written, or is no database."""
     return _is_one_of(err, DAMAGE)
@@ -122,9 +129,7 @@ class QueueFile:
             raise
         except UnicodeDecodeError as err:  # of SQLite's own message, which names what is damaged
             self.db.close()
-            damage = sqlite3.DatabaseError("the schema is damaged")
-            damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-            raise damage from err
+            raise damage("the schema is damaged") from err
         except BaseException:
             self.db.close()
             raise
@@ -134,6 +139,12 @@ class QueueFile:
     def has_vanished(self) -> bool:
         """Whether somebody has deleted or replaced the file: what is written to it is lost."""
         return self._inode_now() != self._inode
+
+    def check(self) -> None:
+        """Raise sqlite3.DatabaseError if any page is damaged."""
+        (found,) = self.db.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise damage(found)
 
     def close(self) -> None:
         """Close it so that the next one to open it finds all in the one file."""

@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { gunzipSync } from "node:zlib";
 
-import { Analytics, Client, itemStorage, judge, movedOf, QueueFullError, settlement, verdictOf } from "../../../../clients/javascript/gateway-analytics.js";
+import { Analytics, Client, hasId, itemStorage, judge, movedOf, QueueFullError, settlement, verdictOf } from "../../../../clients/javascript/gateway-analytics.js";
 import { fileStorage } from "../../../../clients/javascript/node-storage.js";
 
 console.warn = () => {};
@@ -236,7 +236,7 @@ for (const { name, batch: told, answer, action, verdicts, settlement: settled } 
     const { session, firstSequence, sentBefore, doubtfulThrough } = told;
     const events = told.events.map((event, index) => {
       const [sequence, content] = [firstSequence + index, JSON.stringify(event)];
-      return { session, sequence, content, hasId: event.messageId != null };
+      return { session, sequence, content, hasId: hasId(event) };
     });
     const batch = { session, events, sentBefore, doubtfulThrough };
     const text = answer.body.replace(/^\[\*(\d+)$/, (_, count) => "[".repeat(Number(count)));
