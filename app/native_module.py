@@ -78,7 +78,7 @@ def native_module(choice: Choice) -> ModuleType | None:
 
 
 def difference_of(module: ModuleType | Any) -> str | None:
-    """Return the first example of which the module makes something else, as a sentence; None without one."""
+    """Return a sentence on how the module differs, such as by the first example; None if it does not."""
     if not hasattr(module, "Decoder"):
         return "it is of an earlier version"
     path = NativeModule(module, IDENTITY, 3, LIMITS, gives_advice=False)

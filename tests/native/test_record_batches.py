@@ -4,6 +4,7 @@ import os
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from uuid import uuid4
 from zlib import crc32
 
@@ -13,6 +14,7 @@ from aiokafka import TopicPartition
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
+from app.native_module import difference_of
 from dedupe.decide.recovery import CheckedRecord, PlainRecords, RecordCheck
 from dedupe.model.errors import IdentityMismatchError, LogCorruptError
 from dedupe.model.identity import Identity
@@ -240,6 +242,11 @@ def test_a_module_that_reads_otherwise_is_not_proved() -> None:
     assert is_decoding_proved(DECODE)
     for other in (without_sums, from_the_start, lambda _raw, _start: None):
         assert not is_decoding_proved(other)
+
+
+def test_a_module_of_before_is_refused_with_a_sentence() -> None:
+    assert difference_of(SimpleNamespace(__version__="0.1.0")) == "it is of an earlier version"
+    assert difference_of(gateway_native) is None
 
 
 async def test_both_read_the_same_of_a_log_on_kafka(kafka_bootstrap: str) -> None:
