@@ -166,7 +166,10 @@ export class Client {
     return this.queue(event);
   }
 
-  /** Resolve to whether all that this tab is to deliver was, or became a dead letter, within the time. */
+  /**
+   * Resolve to whether all that this tab is to deliver was, or became a dead letter, within the time. What waits for
+   * the key of another source is not.
+   */
   async flush(timeoutMs = 10_000) {
     const end = performance.now() + timeoutMs;
     const late = pause(timeoutMs);
@@ -174,11 +177,12 @@ export class Client {
     await Promise.race([adopting, late.over]);
     this.#failures = 0;
     this.#wake("hurry");
-    while (this.#queue.waiting && performance.now() < end && !this.#isClosed) {
+    const isLeft = () => this.#queue.waiting > 0 || this.#queue.needsSource;
+    while (isLeft() && performance.now() < end && !this.#isClosed) {
       await Promise.race([new Promise((resolve) => this.#waiters.add(() => resolve(null))), late.over]);
     }
     late.cancel();
-    return this.#queue.waiting === 0 && (this.#queue.isAllRead || !this.#queue.keeper.isInUse);
+    return !isLeft() && (this.#queue.isAllRead || !this.#queue.keeper.isInUse);
   }
 
   /** Deliver for so long, then send nothing any more. What is left waits for the next tab. */
@@ -260,14 +264,12 @@ export class Client {
     }
   }
 
-  /** Send one batch once; resolve to whether there was one. */
+  /** Send one batch once, or ask for the source before the first; resolve to whether there was anything to send. */
   async #deliver() {
     await this.#queue.adopt().catch((err) => this.#tell("storage", err));
+    if (this.#queue.mustAsk) return !!(await this.#ask());
     const batch = this.#queue.nextBatch(this.#eventsMax, BATCH_BYTES);
-    if (!batch) {
-      if (this.#queue.needsSource) await this.#isReached();
-      return false;
-    }
+    if (!batch) return false;
     try {
       this.#settle(batch, judge(batch, await this.#post(bodyOf(batch))));
     } catch (err) {
@@ -305,18 +307,15 @@ export class Client {
     this.#encode = undefined;
     this.#eventsMax = Math.max(1, events.length >> 1);
     const name = `${session} ${events[0].sequence}`;
-    if (events.length > 1 || !(await this.#isReached())) return false;
+    if (events.length > 1 || !(await this.#ask().catch(() => null))) return false;
     this.#refusals = this.#refused === name ? this.#refusals + 1 : 1;
     this.#refused = name;
     return this.#refusals >= REFUSALS_MAX;
   }
 
-  /** Whether the gateway takes a request without events, which also tells the source. */
-  #isReached() {
-    return this.#post('{"batch":[]}').then(
-      () => true,
-      () => false,
-    );
+  /** Send no event, to learn whether it is the gateway that answers, and for which source. */
+  #ask() {
+    return this.#post('{"batch":[]}');
   }
 
   /**
@@ -331,7 +330,7 @@ export class Client {
     else this.#settle(batch, [{ fate: "rejected", code: "event_refused", message: err.message }]);
   }
 
-  /** Send what waits in requests that outlive the page, from memory and in this tick. */
+  /** Send what waits in requests that outlive the page, from memory and in this tick: there is no time to ask before. */
   #leave() {
     for (const session of this.#queue.sessions.values()) {
       if (session.row.last === session.leftThrough || !session.events.size) continue;
@@ -368,9 +367,10 @@ export class Client {
         keepalive,
         signal: control.signal,
       });
-      if (answer.headers.get("Gateway-Request-Id")) this.#queue.learn(answer.headers.get("Gateway-Source"));
       const text = await Promise.race([textOf(answer), aborted(control.signal)]);
-      return verdictOf(answer.status, answer.headers, text);
+      const document = verdictOf(answer.status, answer.headers, text);
+      this.#queue.learn(answer.headers.get("Gateway-Source"));
+      return document;
     } finally {
       clearTimeout(timer);
       this.#inFlight.delete(control);
@@ -914,13 +914,13 @@ class Queue {
     for (const key of this.#notes()) {
       if (key !== this.#noteKey) await this.#writeNotes(key, changesIn(inPage(() => localStorage[key])));
     }
-    this.needsSource = false;
+    let needsSource = false;
     for (const [session, row] of await this.keeper.read("sessions")) {
       if (this.sessions.has(/** @type {string} */ (session))) continue;
       if (this.#isDue(row)) await this.#take(row);
-      else this.needsSource ||= this.#source === undefined;
+      else needsSource ||= this.#source === undefined;
     }
-    this.isAllRead = !this.needsSource;
+    this.isAllRead = !(this.needsSource = needsSource);
   }
 
   /**
@@ -1015,14 +1015,20 @@ class Queue {
 
   // ---- the source
 
+  /** Whether to ask for it before anything is sent: an answer may be lost, and the next key be another source's. */
+  get mustAsk() {
+    return this.#source === undefined && (this.waiting > 0 || this.needsSource);
+  }
+
   /**
-   * Note which source an answer of the gateway names. Sessions of another one are kept, and not sent.
+   * Note which source a 200 of the gateway names, if it does. Sessions of another one are kept, and not sent.
    *
    * @param {string | null} source
    */
   learn(source) {
-    if (this.#source === (source ?? "")) return;
-    this.#source = source ?? "";
+    const known = source || this.#source || "";
+    if (this.#source === known) return;
+    this.#source = known;
     this.#adoptAt = 0;
     if (!source) return;
     this.remember("source", { target: this.#target, source });
@@ -1071,21 +1077,6 @@ function changesIn(note) {
 /** @param {Letter} letter in order of time, and behind the numbers of an earlier version */
 function letterKey({ session, sequence }) {
   return `${new Date().toISOString()} ${session} ${sequence}`;
-}
-
-/**
- * Do what only a page can, and not each: workers have no such storage, and frames may be denied it.
- *
- * @template T
- * @param {() => T} work
- * @returns {T | undefined}
- */
-function inPage(work) {
-  try {
-    return work();
-  } catch {
-    return undefined;
-  }
 }
 
 // ---- a session: the events of a tab
@@ -1402,6 +1393,21 @@ function within(ms, work) {
 /** @param {unknown} err */
 function asError(err) {
   return err instanceof Error ? err : new Error(String(err));
+}
+
+/**
+ * Do what only a page can, and not each: workers have no such storage, and frames may be denied it.
+ *
+ * @template T
+ * @param {() => T} work
+ * @returns {T | undefined}
+ */
+function inPage(work) {
+  try {
+    return work();
+  } catch {
+    return undefined;
+  }
 }
 
 // ---- ids

@@ -225,13 +225,13 @@ class Queue {
     for (const key of this.#notes()) {
       if (key !== this.#noteKey) await this.#writeNotes(key, changesIn(inPage(() => localStorage[key])));
     }
-    this.needsSource = false;
+    let needsSource = false;
     for (const [session, row] of await this.keeper.read("sessions")) {
       if (this.sessions.has(/** @type {string} */ (session))) continue;
       if (this.#isDue(row)) await this.#take(row);
-      else this.needsSource ||= this.#source === undefined;
+      else needsSource ||= this.#source === undefined;
     }
-    this.isAllRead = !this.needsSource;
+    this.isAllRead = !(this.needsSource = needsSource);
   }
 
   /**
@@ -326,14 +326,20 @@ class Queue {
 
   // ---- the source
 
+  /** Whether to ask for it before anything is sent: an answer may be lost, and the next key be another source's. */
+  get mustAsk() {
+    return this.#source === undefined && (this.waiting > 0 || this.needsSource);
+  }
+
   /**
-   * Note which source an answer of the gateway names. Sessions of another one are kept, and not sent.
+   * Note which source a 200 of the gateway names, if it does. Sessions of another one are kept, and not sent.
    *
    * @param {string | null} source
    */
   learn(source) {
-    if (this.#source === (source ?? "")) return;
-    this.#source = source ?? "";
+    const known = source || this.#source || "";
+    if (this.#source === known) return;
+    this.#source = known;
     this.#adoptAt = 0;
     if (!source) return;
     this.remember("source", { target: this.#target, source });
@@ -382,19 +388,4 @@ function changesIn(note) {
 /** @param {Letter} letter in order of time, and behind the numbers of an earlier version */
 function letterKey({ session, sequence }) {
   return `${new Date().toISOString()} ${session} ${sequence}`;
-}
-
-/**
- * Do what only a page can, and not each: workers have no such storage, and frames may be denied it.
- *
- * @template T
- * @param {() => T} work
- * @returns {T | undefined}
- */
-function inPage(work) {
-  try {
-    return work();
-  } catch {
-    return undefined;
-  }
 }
