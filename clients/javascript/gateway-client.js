@@ -177,7 +177,7 @@ export class Client {
     await Promise.race([adopting, late.over]);
     this.#failures = 0;
     this.#wake("hurry");
-    const isLeft = () => this.#queue.waiting > 0 || this.#queue.needsSource;
+    const isLeft = () => this.#queue.needsSource || this.#queue.waiting > 0;
     while (isLeft() && performance.now() < end && !this.#isClosed) {
       await Promise.race([new Promise((resolve) => this.#waiters.add(() => resolve(null))), late.over]);
     }
@@ -264,10 +264,10 @@ export class Client {
     }
   }
 
-  /** Send one batch once, or ask for the source before the first; resolve to whether there was anything to send. */
+  /** Send one batch once, or ask for the source before the first; resolve to something true if there was any to send. */
   async #deliver() {
     await this.#queue.adopt().catch((err) => this.#tell("storage", err));
-    if (this.#queue.mustAsk) return !!(await this.#ask());
+    if (this.#queue.mustAsk) return this.#ask();
     const batch = this.#queue.nextBatch(this.#eventsMax, BATCH_BYTES);
     if (!batch) return false;
     try {
@@ -307,7 +307,7 @@ export class Client {
     this.#encode = undefined;
     this.#eventsMax = Math.max(1, events.length >> 1);
     const name = `${session} ${events[0].sequence}`;
-    if (events.length > 1 || !(await this.#ask().catch(() => null))) return false;
+    if (events.length > 1 || !(await this.#ask().catch(() => {}))) return false;
     this.#refusals = this.#refused === name ? this.#refusals + 1 : 1;
     this.#refused = name;
     return this.#refusals >= REFUSALS_MAX;
@@ -902,12 +902,11 @@ class Queue {
    * Take over sessions of tabs that are gone. Without locks (no https) nobody knows which: those that are there, then.
    *
    * @param {boolean} [isNow]
-   * @returns {Promise<unknown>} false if it is not known what is left
    */
   async adopt(isNow = false) {
     if (!isNow && performance.now() < this.#adoptAt) return;
     this.#adoptAt = performance.now() + ADOPT_MS;
-    if (!(await this.keeper.write([]))) return false; // what was delivered may still be there
+    if (!(await this.keeper.write([]))) return; // what was delivered may still be there
     await this.#readInstallation();
     if (this.known.user?.isOptedOut) await this.clear(); // in another tab, while this one went on
     if (this.isAllRead && !globalThis.navigator?.locks) return;
@@ -915,10 +914,11 @@ class Queue {
       if (key !== this.#noteKey) await this.#writeNotes(key, changesIn(inPage(() => localStorage[key])));
     }
     let needsSource = false;
-    for (const [session, row] of await this.keeper.read("sessions")) {
-      if (this.sessions.has(/** @type {string} */ (session))) continue;
+    for (const [, row] of await this.keeper.read("sessions")) {
+      if (this.sessions.has(row.session)) continue;
       if (this.#isDue(row)) await this.#take(row);
-      else needsSource ||= this.#source === undefined;
+      else if (this.#source === undefined) needsSource = true;
+      else if (this.needsSource && (await this.keeper.read("events", row.session)).length) this.#tellOfOthers();
     }
     this.isAllRead = !(this.needsSource = needsSource);
   }
@@ -1017,7 +1017,7 @@ class Queue {
 
   /** Whether to ask for it before anything is sent: an answer may be lost, and the next key be another source's. */
   get mustAsk() {
-    return this.#source === undefined && (this.waiting > 0 || this.needsSource);
+    return this.#source === undefined && (this.needsSource || this.waiting > 0);
   }
 
   /**
@@ -1026,9 +1026,9 @@ class Queue {
    * @param {string | null} source
    */
   learn(source) {
-    const known = source || this.#source || "";
-    if (this.#source === known) return;
-    this.#source = known;
+    const before = this.#source;
+    this.#source = source || before || "";
+    if (this.#source === before) return;
     this.#adoptAt = 0;
     if (!source) return;
     this.remember("source", { target: this.#target, source });
@@ -1037,12 +1037,16 @@ class Queue {
         session.row.source = source;
         this.keeper.write([session.kept]);
       } else if (session.row.source !== source) {
-        this.onError(new Error("the write key is of another source than before: what waits for that one is kept"));
+        this.#tellOfOthers();
         this.sessions.delete(session.row.session);
         session.release();
       }
     }
     if (!this.sessions.has(this.own.row.session)) this.own = this.#begin();
+  }
+
+  #tellOfOthers() {
+    this.onError(new Error("events wait for the write key of another source"));
   }
 
   /** @param {Row} row */
@@ -1416,10 +1420,10 @@ function inPage(work) {
 export function ksuid() {
   const seconds = Math.max(0, Math.floor(Date.now() / 1_000) - 1_400_000_000) % 2 ** 32;
   let number = BigInt(`0x${seconds.toString(16)}${randomHex()}`);
-  const alphabet = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
   let digits = "";
   for (let place = 0; place < 27; place++) {
-    digits = alphabet[Number(number % 62n)] + digits;
+    const digit = Number(number % 62n);
+    digits = String.fromCharCode(digit + (digit < 10 ? 48 : digit < 36 ? 55 : 61)) + digits; // 0-9, A-Z, a-z
     number /= 62n;
   }
   return digits;

@@ -129,7 +129,7 @@ export class Client {
     await Promise.race([adopting, late.over]);
     this.#failures = 0;
     this.#wake("hurry");
-    const isLeft = () => this.#queue.waiting > 0 || this.#queue.needsSource;
+    const isLeft = () => this.#queue.needsSource || this.#queue.waiting > 0;
     while (isLeft() && performance.now() < end && !this.#isClosed) {
       await Promise.race([new Promise((resolve) => this.#waiters.add(() => resolve(null))), late.over]);
     }
@@ -216,10 +216,10 @@ export class Client {
     }
   }
 
-  /** Send one batch once, or ask for the source before the first; resolve to whether there was anything to send. */
+  /** Send one batch once, or ask for the source before the first; resolve to something true if there was any to send. */
   async #deliver() {
     await this.#queue.adopt().catch((err) => this.#tell("storage", err));
-    if (this.#queue.mustAsk) return !!(await this.#ask());
+    if (this.#queue.mustAsk) return this.#ask();
     const batch = this.#queue.nextBatch(this.#eventsMax, BATCH_BYTES);
     if (!batch) return false;
     try {
@@ -259,7 +259,7 @@ export class Client {
     this.#encode = undefined;
     this.#eventsMax = Math.max(1, events.length >> 1);
     const name = `${session} ${events[0].sequence}`;
-    if (events.length > 1 || !(await this.#ask().catch(() => null))) return false;
+    if (events.length > 1 || !(await this.#ask().catch(() => {}))) return false;
     this.#refusals = this.#refused === name ? this.#refusals + 1 : 1;
     this.#refused = name;
     return this.#refusals >= REFUSALS_MAX;

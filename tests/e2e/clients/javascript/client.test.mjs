@@ -341,6 +341,7 @@ client_test("a queue knows its source", async (server, open) => {
   const problems = [];
   const other = new Client(server.url, "other key", { storage: storage(), onProblem: (err) => problems.push(err) });
   assert.equal(await other.flush(5_000), true); // B is not this key's
+  assert.match(String(problems), /another source/);
   await other.track("C");
   assert.equal(await other.flush(5_000), true);
   await other.close();
