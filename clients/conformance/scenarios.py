@@ -266,7 +266,7 @@ def restored_backup(world: World) -> None:
 
 
 def other_source(world: World) -> None:
-    """What may be stored for the key of one source is not sent with that of another one, nor kept from `flush`."""
+    """What may be stored for one source waits for its key, while `flush` with that of another does not."""
     for place, was_answered in (("client", True), ("client whose first answers are lost", False)):
         harness = world.open(place, key="first")
         if was_answered:
