@@ -68,10 +68,15 @@ class World:
         for harness in self._harnesses:
             harness.kill()
 
-    def track(self, harness: Harness, number: int, **fields: Any) -> list[str]:
-        """Have the client confirm so many events; return their names."""
+    def track(self, harness: Harness, number: int, *, text_bytes: int = 0, **fields: Any) -> list[str]:
+        """Have the client confirm so many events, each with a text of its own; return their names."""
         names = [f"{self.name}-{next(self._numbers)}" for _ in range(number)]
-        harness.track([{"type": "track", "event": name, "userId": "u", **fields} for name in names])
+        events: list[dict[str, Any]] = [
+            {"type": "track", "event": name, "userId": "u", **fields} for name in names
+        ]
+        for event in events if text_bytes else ():
+            event["properties"] = {"text": self.rng.randbytes(text_bytes).hex()}
+        harness.track(events)
         self.told.update(names)
         return names
 
@@ -163,7 +168,7 @@ def silent_proxy(world: World) -> None:
     """A network that loses requests of more than 20 KB without a word."""
     harness = world.open()
     world.proxy.choose = lambda request: LOSE_REQUEST if size_of(request) > 20_000 else PASS
-    world.track(harness, 60, properties={"text": random.Random(3).randbytes(900).hex()})
+    world.track(harness, 60, text_bytes=900)
     deliver(world, harness)
     harness.close()
 
@@ -173,8 +178,8 @@ def small_proxy(world: World) -> None:
     harness = world.open()
     refused = Canned(413, b"<html>Too large</html>")
     world.proxy.choose = lambda request: refused if size_of(request) > 20_000 else PASS
-    world.track(harness, 60, properties={"text": random.Random(1).randbytes(900).hex()})
-    (large,) = world.track(harness, 1, properties={"text": random.Random(2).randbytes(40_000).hex()})
+    world.track(harness, 60, text_bytes=900)
+    (large,) = world.track(harness, 1, text_bytes=40_000)
     world.track(harness, 5)
     deliver(world, harness)
     letters = [letter["event"]["event"] for letter in harness.dead_letters()]
