@@ -59,6 +59,8 @@ def _run_all(command: str, folder: Path, port: int, environment: dict[str, str] 
                 problem = _problem_of(world, environment)
             except Exception as err:
                 problem = f"{type(err).__name__}: {err}"
+            finally:
+                world.end()
             failures += problem is not None
             verdict = "ok" if problem is None else f"FAILED: {problem}"
             print(f"{name:24} {time.monotonic() - began:5.1f} s  {verdict}", flush=True)

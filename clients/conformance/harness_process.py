@@ -44,9 +44,10 @@ class Harness:
         self.kill()
 
     def kill(self) -> None:
-        """End as by a loss of power."""
-        self._process.send_signal(signal.SIGKILL)
-        self._process.communicate()
+        """End as by a loss of power, unless it has ended."""
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.communicate()
 
     def _ask(self, command: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None

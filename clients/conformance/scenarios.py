@@ -33,9 +33,6 @@ FLUSH_S = 40.0
 CLOSE_S, CLOSE_LATE_S = 1.0, 5.0
 """A time to close in, and when it was not kept, on a slow machine too: before the time-out of an answer."""
 
-OTHERS_S = 5.0
-"""Whether `flush` waits for what belongs to another source is the client's choice."""
-
 DAMAGED_BYTES, DAMAGED_FILE_BYTES = 1_000, 20_000
 ODD_ANSWERS = (
     Canned(200, b"<html>Please log in</html>"),
@@ -56,17 +53,30 @@ class World:
         self.proxy, self.folder, self.name = proxy, folder, name
         self.rng = random.Random(name)
         self.told: set[str] = set()
+        self._harnesses: list[Harness] = []
         self._command = command
         self._numbers = count(1)
 
     def open(self, place: str = "client", *, key: str = "conformance") -> Harness:
         """Start the client on the queue of a place."""
-        return Harness(self._command, url=self.proxy.url, key=key, folder=self.folder / place)
+        harness = Harness(self._command, url=self.proxy.url, key=key, folder=self.folder / place)
+        self._harnesses.append(harness)
+        return harness
 
-    def track(self, harness: Harness, number: int, **fields: Any) -> list[str]:
-        """Have the client confirm so many events; return their names."""
+    def end(self) -> None:
+        """End what a scenario that fails leaves behind."""
+        for harness in self._harnesses:
+            harness.kill()
+
+    def track(self, harness: Harness, number: int, *, text_bytes: int = 0, **fields: Any) -> list[str]:
+        """Have the client confirm so many events, each with a text of its own; return their names."""
         names = [f"{self.name}-{next(self._numbers)}" for _ in range(number)]
-        harness.track([{"type": "track", "event": name, "userId": "u", **fields} for name in names])
+        events: list[dict[str, Any]] = [
+            {"type": "track", "event": name, "userId": "u", **fields} for name in names
+        ]
+        for event in events if text_bytes else ():
+            event["properties"] = {"text": self.rng.randbytes(text_bytes).hex()}
+        harness.track(events)
         self.told.update(names)
         return names
 
@@ -158,7 +168,7 @@ def silent_proxy(world: World) -> None:
     """A network that loses requests of more than 20 KB without a word."""
     harness = world.open()
     world.proxy.choose = lambda request: LOSE_REQUEST if size_of(request) > 20_000 else PASS
-    world.track(harness, 60, properties={"text": random.Random(3).randbytes(900).hex()})
+    world.track(harness, 60, text_bytes=900)
     deliver(world, harness)
     harness.close()
 
@@ -168,8 +178,8 @@ def small_proxy(world: World) -> None:
     harness = world.open()
     refused = Canned(413, b"<html>Too large</html>")
     world.proxy.choose = lambda request: refused if size_of(request) > 20_000 else PASS
-    world.track(harness, 60, properties={"text": random.Random(1).randbytes(900).hex()})
-    (large,) = world.track(harness, 1, properties={"text": random.Random(2).randbytes(40_000).hex()})
+    world.track(harness, 60, text_bytes=900)
+    (large,) = world.track(harness, 1, text_bytes=40_000)
     world.track(harness, 5)
     deliver(world, harness)
     letters = [letter["event"]["event"] for letter in harness.dead_letters()]
@@ -261,20 +271,23 @@ def restored_backup(world: World) -> None:
 
 
 def other_source(world: World) -> None:
-    """What may be stored for the key of one source waits while the client has that of another one."""
-    harness = world.open(key="first")
-    world.track(harness, 3)
-    deliver(world, harness)
-    world.proxy.choose = lambda _request: LOSE_ANSWER
-    world.track(harness, 5)
-    harness.flush(1.0)
-    harness.kill()
-    world.proxy.choose = lambda _request: PASS
-    for key in ("second", "first"):
-        harness = world.open(key=key)
-        world.track(harness, 3)
-        harness.flush(OTHERS_S)
-        harness.close()
+    """What may be stored for one source waits for its key, while `flush` with that of another does not."""
+    for place, was_answered in (("client", True), ("client whose first answers are lost", False)):
+        harness = world.open(place, key="first")
+        if was_answered:
+            world.track(harness, 3)
+            deliver(world, harness)
+        world.proxy.choose = lambda _request: LOSE_ANSWER
+        world.track(harness, 5)
+        harness.flush(1.0)
+        harness.kill()
+        world.proxy.choose = lambda _request: PASS
+        for key in ("second", "first"):
+            harness = world.open(place, key=key)
+            deliver(world, harness)
+            world.track(harness, 3)
+            deliver(world, harness)
+            harness.close()
 
 
 def damaged(world: World) -> None:

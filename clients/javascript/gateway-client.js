@@ -166,7 +166,10 @@ export class Client {
     return this.queue(event);
   }
 
-  /** Resolve to whether all that this tab is to deliver was, or became a dead letter, within the time. */
+  /**
+   * Resolve to whether all that this tab is to deliver was, or became a dead letter, within the time. What waits for
+   * the key of another source is not.
+   */
   async flush(timeoutMs = 10_000) {
     const end = performance.now() + timeoutMs;
     const late = pause(timeoutMs);
@@ -174,11 +177,12 @@ export class Client {
     await Promise.race([adopting, late.over]);
     this.#failures = 0;
     this.#wake("hurry");
-    while (this.#queue.waiting && performance.now() < end && !this.#isClosed) {
+    const isLeft = () => this.#queue.needsSource || this.#queue.waiting > 0;
+    while (isLeft() && performance.now() < end && !this.#isClosed) {
       await Promise.race([new Promise((resolve) => this.#waiters.add(() => resolve(null))), late.over]);
     }
     late.cancel();
-    return this.#queue.waiting === 0 && (this.#queue.isAllRead || !this.#queue.keeper.isInUse);
+    return !isLeft() && (this.#queue.isAllRead || !this.#queue.keeper.isInUse);
   }
 
   /** Deliver for so long, then send nothing any more. What is left waits for the next tab. */
@@ -260,14 +264,12 @@ export class Client {
     }
   }
 
-  /** Send one batch once; resolve to whether there was one. */
+  /** Send one batch once, or ask for the source before the first; resolve to something true if there was any to send. */
   async #deliver() {
     await this.#queue.adopt().catch((err) => this.#tell("storage", err));
+    if (this.#queue.mustAsk) return this.#ask();
     const batch = this.#queue.nextBatch(this.#eventsMax, BATCH_BYTES);
-    if (!batch) {
-      if (this.#queue.needsSource) await this.#isReached();
-      return false;
-    }
+    if (!batch) return false;
     try {
       this.#settle(batch, judge(batch, await this.#post(bodyOf(batch))));
     } catch (err) {
@@ -305,18 +307,15 @@ export class Client {
     this.#encode = undefined;
     this.#eventsMax = Math.max(1, events.length >> 1);
     const name = `${session} ${events[0].sequence}`;
-    if (events.length > 1 || !(await this.#isReached())) return false;
+    if (events.length > 1 || !(await this.#ask().catch(() => {}))) return false;
     this.#refusals = this.#refused === name ? this.#refusals + 1 : 1;
     this.#refused = name;
     return this.#refusals >= REFUSALS_MAX;
   }
 
-  /** Whether the gateway takes a request without events, which also tells the source. */
-  #isReached() {
-    return this.#post('{"batch":[]}').then(
-      () => true,
-      () => false,
-    );
+  /** Send no event, to learn whether it is the gateway that answers, and for which source. */
+  #ask() {
+    return this.#post('{"batch":[]}');
   }
 
   /**
@@ -331,7 +330,7 @@ export class Client {
     else this.#settle(batch, [{ fate: "rejected", code: "event_refused", message: err.message }]);
   }
 
-  /** Send what waits in requests that outlive the page, from memory and in this tick. */
+  /** Send what waits in requests that outlive the page, from memory and in this tick: there is no time to ask before. */
   #leave() {
     for (const session of this.#queue.sessions.values()) {
       if (session.row.last === session.leftThrough || !session.events.size) continue;
@@ -368,9 +367,10 @@ export class Client {
         keepalive,
         signal: control.signal,
       });
-      if (answer.headers.get("Gateway-Request-Id")) this.#queue.learn(answer.headers.get("Gateway-Source"));
       const text = await Promise.race([textOf(answer), aborted(control.signal)]);
-      return verdictOf(answer.status, answer.headers, text);
+      const document = verdictOf(answer.status, answer.headers, text);
+      this.#queue.learn(answer.headers.get("Gateway-Source"));
+      return document;
     } finally {
       clearTimeout(timer);
       this.#inFlight.delete(control);
@@ -902,25 +902,25 @@ class Queue {
    * Take over sessions of tabs that are gone. Without locks (no https) nobody knows which: those that are there, then.
    *
    * @param {boolean} [isNow]
-   * @returns {Promise<unknown>} false if it is not known what is left
    */
   async adopt(isNow = false) {
     if (!isNow && performance.now() < this.#adoptAt) return;
     this.#adoptAt = performance.now() + ADOPT_MS;
-    if (!(await this.keeper.write([]))) return false; // what was delivered may still be there
+    if (!(await this.keeper.write([]))) return; // what was delivered may still be there
     await this.#readInstallation();
     if (this.known.user?.isOptedOut) await this.clear(); // in another tab, while this one went on
     if (this.isAllRead && !globalThis.navigator?.locks) return;
     for (const key of this.#notes()) {
       if (key !== this.#noteKey) await this.#writeNotes(key, changesIn(inPage(() => localStorage[key])));
     }
-    this.needsSource = false;
-    for (const [session, row] of await this.keeper.read("sessions")) {
-      if (this.sessions.has(/** @type {string} */ (session))) continue;
+    let needsSource = false;
+    for (const [, row] of await this.keeper.read("sessions")) {
+      if (this.sessions.has(row.session)) continue;
       if (this.#isDue(row)) await this.#take(row);
-      else this.needsSource ||= this.#source === undefined;
+      else if (this.#source === undefined) needsSource = true;
+      else if (this.needsSource && (await this.keeper.read("events", row.session)).length) this.#tellOfOthers();
     }
-    this.isAllRead = !this.needsSource;
+    this.isAllRead = !(this.needsSource = needsSource);
   }
 
   /**
@@ -1015,14 +1015,20 @@ class Queue {
 
   // ---- the source
 
+  /** Whether to ask for it before anything is sent: an answer may be lost, and the next key be another source's. */
+  get mustAsk() {
+    return this.#source === undefined && (this.needsSource || this.waiting > 0);
+  }
+
   /**
-   * Note which source an answer of the gateway names. Sessions of another one are kept, and not sent.
+   * Note which source a 200 of the gateway names, if it does. Sessions of another one are kept, and not sent.
    *
    * @param {string | null} source
    */
   learn(source) {
-    if (this.#source === (source ?? "")) return;
-    this.#source = source ?? "";
+    const before = this.#source;
+    this.#source = source || before || "";
+    if (this.#source === before) return;
     this.#adoptAt = 0;
     if (!source) return;
     this.remember("source", { target: this.#target, source });
@@ -1031,12 +1037,16 @@ class Queue {
         session.row.source = source;
         this.keeper.write([session.kept]);
       } else if (session.row.source !== source) {
-        this.onError(new Error("the write key is of another source than before: what waits for that one is kept"));
+        this.#tellOfOthers();
         this.sessions.delete(session.row.session);
         session.release();
       }
     }
     if (!this.sessions.has(this.own.row.session)) this.own = this.#begin();
+  }
+
+  #tellOfOthers() {
+    this.onError(new Error("events wait for the write key of another source"));
   }
 
   /** @param {Row} row */
@@ -1071,21 +1081,6 @@ function changesIn(note) {
 /** @param {Letter} letter in order of time, and behind the numbers of an earlier version */
 function letterKey({ session, sequence }) {
   return `${new Date().toISOString()} ${session} ${sequence}`;
-}
-
-/**
- * Do what only a page can, and not each: workers have no such storage, and frames may be denied it.
- *
- * @template T
- * @param {() => T} work
- * @returns {T | undefined}
- */
-function inPage(work) {
-  try {
-    return work();
-  } catch {
-    return undefined;
-  }
 }
 
 // ---- a session: the events of a tab
@@ -1404,16 +1399,31 @@ function asError(err) {
   return err instanceof Error ? err : new Error(String(err));
 }
 
+/**
+ * Do what only a page can, and not each: workers have no such storage, and frames may be denied it.
+ *
+ * @template T
+ * @param {() => T} work
+ * @returns {T | undefined}
+ */
+function inPage(work) {
+  try {
+    return work();
+  } catch {
+    return undefined;
+  }
+}
+
 // ---- ids
 
 /** Return a new KSUID: 4 bytes of time, which sort it roughly, and 16 random ones, in base 62. */
 export function ksuid() {
   const seconds = Math.max(0, Math.floor(Date.now() / 1_000) - 1_400_000_000) % 2 ** 32;
   let number = BigInt(`0x${seconds.toString(16)}${randomHex()}`);
-  const alphabet = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
   let digits = "";
   for (let place = 0; place < 27; place++) {
-    digits = alphabet[Number(number % 62n)] + digits;
+    const digit = Number(number % 62n);
+    digits = String.fromCharCode(digit + (digit < 10 ? 48 : digit < 36 ? 55 : 61)) + digits; // 0-9, A-Z, a-z
     number /= 62n;
   }
   return digits;

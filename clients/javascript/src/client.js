@@ -118,7 +118,10 @@ export class Client {
     return this.queue(event);
   }
 
-  /** Resolve to whether all that this tab is to deliver was, or became a dead letter, within the time. */
+  /**
+   * Resolve to whether all that this tab is to deliver was, or became a dead letter, within the time. What waits for
+   * the key of another source is not.
+   */
   async flush(timeoutMs = 10_000) {
     const end = performance.now() + timeoutMs;
     const late = pause(timeoutMs);
@@ -126,11 +129,12 @@ export class Client {
     await Promise.race([adopting, late.over]);
     this.#failures = 0;
     this.#wake("hurry");
-    while (this.#queue.waiting && performance.now() < end && !this.#isClosed) {
+    const isLeft = () => this.#queue.needsSource || this.#queue.waiting > 0;
+    while (isLeft() && performance.now() < end && !this.#isClosed) {
       await Promise.race([new Promise((resolve) => this.#waiters.add(() => resolve(null))), late.over]);
     }
     late.cancel();
-    return this.#queue.waiting === 0 && (this.#queue.isAllRead || !this.#queue.keeper.isInUse);
+    return !isLeft() && (this.#queue.isAllRead || !this.#queue.keeper.isInUse);
   }
 
   /** Deliver for so long, then send nothing any more. What is left waits for the next tab. */
@@ -212,14 +216,12 @@ export class Client {
     }
   }
 
-  /** Send one batch once; resolve to whether there was one. */
+  /** Send one batch once, or ask for the source before the first; resolve to something true if there was any to send. */
   async #deliver() {
     await this.#queue.adopt().catch((err) => this.#tell("storage", err));
+    if (this.#queue.mustAsk) return this.#ask();
     const batch = this.#queue.nextBatch(this.#eventsMax, BATCH_BYTES);
-    if (!batch) {
-      if (this.#queue.needsSource) await this.#isReached();
-      return false;
-    }
+    if (!batch) return false;
     try {
       this.#settle(batch, judge(batch, await this.#post(bodyOf(batch))));
     } catch (err) {
@@ -257,18 +259,15 @@ export class Client {
     this.#encode = undefined;
     this.#eventsMax = Math.max(1, events.length >> 1);
     const name = `${session} ${events[0].sequence}`;
-    if (events.length > 1 || !(await this.#isReached())) return false;
+    if (events.length > 1 || !(await this.#ask().catch(() => {}))) return false;
     this.#refusals = this.#refused === name ? this.#refusals + 1 : 1;
     this.#refused = name;
     return this.#refusals >= REFUSALS_MAX;
   }
 
-  /** Whether the gateway takes a request without events, which also tells the source. */
-  #isReached() {
-    return this.#post('{"batch":[]}').then(
-      () => true,
-      () => false,
-    );
+  /** Send no event, to learn whether it is the gateway that answers, and for which source. */
+  #ask() {
+    return this.#post('{"batch":[]}');
   }
 
   /**
@@ -283,7 +282,7 @@ export class Client {
     else this.#settle(batch, [{ fate: "rejected", code: "event_refused", message: err.message }]);
   }
 
-  /** Send what waits in requests that outlive the page, from memory and in this tick. */
+  /** Send what waits in requests that outlive the page, from memory and in this tick: there is no time to ask before. */
   #leave() {
     for (const session of this.#queue.sessions.values()) {
       if (session.row.last === session.leftThrough || !session.events.size) continue;
@@ -320,9 +319,10 @@ export class Client {
         keepalive,
         signal: control.signal,
       });
-      if (answer.headers.get("Gateway-Request-Id")) this.#queue.learn(answer.headers.get("Gateway-Source"));
       const text = await Promise.race([textOf(answer), aborted(control.signal)]);
-      return verdictOf(answer.status, answer.headers, text);
+      const document = verdictOf(answer.status, answer.headers, text);
+      this.#queue.learn(answer.headers.get("Gateway-Source"));
+      return document;
     } finally {
       clearTimeout(timer);
       this.#inFlight.delete(control);

@@ -4,10 +4,10 @@
 export function ksuid() {
   const seconds = Math.max(0, Math.floor(Date.now() / 1_000) - 1_400_000_000) % 2 ** 32;
   let number = BigInt(`0x${seconds.toString(16)}${randomHex()}`);
-  const alphabet = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
   let digits = "";
   for (let place = 0; place < 27; place++) {
-    digits = alphabet[Number(number % 62n)] + digits;
+    const digit = Number(number % 62n);
+    digits = String.fromCharCode(digit + (digit < 10 ? 48 : digit < 36 ? 55 : 61)) + digits; // 0-9, A-Z, a-z
     number /= 62n;
   }
   return digits;

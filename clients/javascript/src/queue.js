@@ -213,25 +213,25 @@ class Queue {
    * Take over sessions of tabs that are gone. Without locks (no https) nobody knows which: those that are there, then.
    *
    * @param {boolean} [isNow]
-   * @returns {Promise<unknown>} false if it is not known what is left
    */
   async adopt(isNow = false) {
     if (!isNow && performance.now() < this.#adoptAt) return;
     this.#adoptAt = performance.now() + ADOPT_MS;
-    if (!(await this.keeper.write([]))) return false; // what was delivered may still be there
+    if (!(await this.keeper.write([]))) return; // what was delivered may still be there
     await this.#readInstallation();
     if (this.known.user?.isOptedOut) await this.clear(); // in another tab, while this one went on
     if (this.isAllRead && !globalThis.navigator?.locks) return;
     for (const key of this.#notes()) {
       if (key !== this.#noteKey) await this.#writeNotes(key, changesIn(inPage(() => localStorage[key])));
     }
-    this.needsSource = false;
-    for (const [session, row] of await this.keeper.read("sessions")) {
-      if (this.sessions.has(/** @type {string} */ (session))) continue;
+    let needsSource = false;
+    for (const [, row] of await this.keeper.read("sessions")) {
+      if (this.sessions.has(row.session)) continue;
       if (this.#isDue(row)) await this.#take(row);
-      else this.needsSource ||= this.#source === undefined;
+      else if (this.#source === undefined) needsSource = true;
+      else if (this.needsSource && (await this.keeper.read("events", row.session)).length) this.#tellOfOthers();
     }
-    this.isAllRead = !this.needsSource;
+    this.isAllRead = !(this.needsSource = needsSource);
   }
 
   /**
@@ -326,14 +326,20 @@ class Queue {
 
   // ---- the source
 
+  /** Whether to ask for it before anything is sent: an answer may be lost, and the next key be another source's. */
+  get mustAsk() {
+    return this.#source === undefined && (this.needsSource || this.waiting > 0);
+  }
+
   /**
-   * Note which source an answer of the gateway names. Sessions of another one are kept, and not sent.
+   * Note which source a 200 of the gateway names, if it does. Sessions of another one are kept, and not sent.
    *
    * @param {string | null} source
    */
   learn(source) {
-    if (this.#source === (source ?? "")) return;
-    this.#source = source ?? "";
+    const before = this.#source;
+    this.#source = source || before || "";
+    if (this.#source === before) return;
     this.#adoptAt = 0;
     if (!source) return;
     this.remember("source", { target: this.#target, source });
@@ -342,12 +348,16 @@ class Queue {
         session.row.source = source;
         this.keeper.write([session.kept]);
       } else if (session.row.source !== source) {
-        this.onError(new Error("the write key is of another source than before: what waits for that one is kept"));
+        this.#tellOfOthers();
         this.sessions.delete(session.row.session);
         session.release();
       }
     }
     if (!this.sessions.has(this.own.row.session)) this.own = this.#begin();
+  }
+
+  #tellOfOthers() {
+    this.onError(new Error("events wait for the write key of another source"));
   }
 
   /** @param {Row} row */
@@ -382,19 +392,4 @@ function changesIn(note) {
 /** @param {Letter} letter in order of time, and behind the numbers of an earlier version */
 function letterKey({ session, sequence }) {
   return `${new Date().toISOString()} ${session} ${sequence}`;
-}
-
-/**
- * Do what only a page can, and not each: workers have no such storage, and frames may be denied it.
- *
- * @template T
- * @param {() => T} work
- * @returns {T | undefined}
- */
-function inPage(work) {
-  try {
-    return work();
-  } catch {
-    return undefined;
-  }
 }

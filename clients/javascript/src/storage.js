@@ -231,3 +231,18 @@ function within(ms, work) {
 function asError(err) {
   return err instanceof Error ? err : new Error(String(err));
 }
+
+/**
+ * Do what only a page can, and not each: workers have no such storage, and frames may be denied it.
+ *
+ * @template T
+ * @param {() => T} work
+ * @returns {T | undefined}
+ */
+function inPage(work) {
+  try {
+    return work();
+  } catch {
+    return undefined;
+  }
+}

@@ -340,7 +340,8 @@ client_test("a queue knows its source", async (server, open) => {
   server.source = "two";
   const problems = [];
   const other = new Client(server.url, "other key", { storage: storage(), onProblem: (err) => problems.push(err) });
-  await other.flush(5_000);
+  assert.equal(await other.flush(5_000), true); // B is not this key's
+  assert.match(String(problems), /another source/);
   await other.track("C");
   assert.equal(await other.flush(5_000), true);
   await other.close();
@@ -351,6 +352,46 @@ client_test("a queue knows its source", async (server, open) => {
   while (rotated.waiting || server.stored.size < 3) await new Promise((resolve) => setTimeout(resolve, 50));
   await rotated.close();
   assert.deepEqual(server.names(), ["A", "B", "C"]);
+});
+
+client_test("nothing is sent before the source is known: with the key of another one it would be stored twice", async (server, open) => {
+  const { open: storage } = STORAGES.items();
+  server.source = "one";
+  const take = server.gateway;
+  server.gateway = (response) => !!response.destroy(); // what is stored is not told
+  const first = open({ storage: storage() });
+  await first.track("A");
+  assert.equal(await first.flush(1_000), false);
+  await first.close();
+  server.gateway = take;
+  server.source = "two";
+  const other = new Client(server.url, "other key", { storage: storage() });
+  assert.equal(await other.flush(5_000), true);
+  await other.close();
+  assert.deepEqual(server.names(), ["A"]);
+});
+
+client_test("only a 200 of the gateway tells the source, and one without it forgets none", async (server, open) => {
+  const { open: storage } = STORAGES.items();
+  server.source = "one";
+  const first = open({ storage: storage() });
+  await first.track("A");
+  assert.equal(await first.flush(5_000), true);
+  server.answer = WAITING["a 500"];
+  await first.track("B");
+  await first.close();
+  const other = new Client(server.url, "other key", { storage: storage() });
+  server.source = null;
+  server.answer = WAITING["the gateway's 401"];
+  assert.equal(await other.flush(500), false);
+  server.source = "two";
+  server.answer = null;
+  assert.equal(await other.flush(5_000), true);
+  server.source = null;
+  await other.track("C");
+  assert.equal(await other.flush(5_000), true);
+  await other.close();
+  assert.deepEqual(server.names(), ["A", "C"]);
 });
 
 client_test("the calls of an analytics SDK", async (server, open) => {
