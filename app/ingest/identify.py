@@ -99,6 +99,8 @@ class Identifier:
             yield request.merged_bytes
             payload, left_out = without_shared(payload)
             request = ItemIdentifier(self, payload.shared, arrival, lossy)
+        elif request.merged_bytes > STEP_BYTES:
+            yield request.merged_bytes  # writing the fields was work as well
         if request.merges_lost:
             lossy.update(range(len(payload.items)))
         if ownership is not None or payload.own_fields:
