@@ -148,6 +148,8 @@ class Identifier:
             yield from events
             index += len(events)
             if odd is not None:
+                if len(odd) > SMALL_BYTES:
+                    yield len(odd)  # finding that it is odd was work as well
                 payload.items[index] = item = read_document(odd)
                 yield len(odd)
                 yield from self._identify_all([(index, item)], request)

@@ -76,10 +76,9 @@ async def test_large_piece_of_a_lone_sender_begins_a_round() -> None:
     scheduler = FairScheduler()
     for _ in range(LONE_ROUND_BYTES // LARGE_PIECE_BYTES - 1):  # nearly full
         await scheduler.yield_to_others("a", LARGE_PIECE_BYTES - PIECE_COST_BYTES)
-    large = asyncio.create_task(scheduler.yield_to_others("a", LONE_ROUND_BYTES))
-    await asyncio.sleep(0)
-    assert not large.done()
-    await large
+    large = scheduler.yield_to_others("a", LONE_ROUND_BYTES)
+    assert isinstance(large.send(None), asyncio.Future)
+    large.close()
     assert await rounds_of(FairScheduler(), 4, LONE_ROUND_BYTES) == 4
     assert await rounds_of(FairScheduler(), 4, LONE_ROUND_BYTES // 2 - PIECE_COST_BYTES) == 2
 
