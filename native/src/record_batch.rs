@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+use std::panic::{catch_unwind, AssertUnwindSafe};
 
 const HEAD_BYTES: usize = 61;
 const LENGTH_FROM: usize = 12;
@@ -13,7 +14,7 @@ const FLAG_CHECKSUM: u8 = 16;
 
 /// Returns the record batch of new events, as `build_record` and aiokafka's builder make it.
 ///
-/// Returns None if an event has a session or a reason, or the batch has more than `bytes_max` bytes.
+/// Returns None if an event has a session or a reason, the batch has more than `bytes_max` bytes, or it fails.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 pub fn encode<'py>(
@@ -25,7 +26,25 @@ pub fn encode<'py>(
     producer_epoch: i16,
     base_sequence: i32,
     bytes_max: usize,
-) -> PyResult<Option<Bound<'py, PyBytes>>> {
+) -> Option<Bound<'py, PyBytes>> {
+    let encoded = catch_unwind(AssertUnwindSafe(|| {
+        batch_of(events, first_lane_seq, timestamp_ms, producer_id, producer_epoch, base_sequence, bytes_max)
+    }));
+    match encoded {
+        Ok(Ok(Some(batch))) => Some(PyBytes::new(py, &batch)),
+        _ => None,
+    }
+}
+
+fn batch_of(
+    events: &Bound<'_, PyList>,
+    first_lane_seq: u64,
+    timestamp_ms: i64,
+    producer_id: i64,
+    producer_epoch: i16,
+    base_sequence: i32,
+    bytes_max: usize,
+) -> PyResult<Option<Vec<u8>>> {
     let mut out = vec![0; HEAD_BYTES];
     for (place, event) in events.iter().enumerate() {
         let event = event.cast::<PyTuple>()?;
@@ -56,7 +75,7 @@ pub fn encode<'py>(
     out[..HEAD_BYTES].copy_from_slice(&head);
     let crc = crc32c::crc32c(&out[CRC_FROM..]);
     out[CRC_AT..CRC_FROM].copy_from_slice(&crc.to_be_bytes());
-    Ok(Some(PyBytes::new(py, &out)))
+    Ok(Some(out))
 }
 
 fn put_event(out: &mut Vec<u8>, event: &Bound<'_, PyTuple>, place: usize, lane_seq: u64) -> PyResult<()> {
