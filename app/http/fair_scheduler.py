@@ -23,6 +23,9 @@ from dedupe.model.errors import LaneSaturatedError
 ROUND_BYTES = 32 * 1024
 """Work of one round while several send; the piece that exceeds it is the round's last."""
 
+LARGE_PIECE_BYTES = 64 * 1024
+"""A larger piece exceeds no round in which more than ROUND_BYTES are done: it begins the next one."""
+
 LONE_ROUND_BYTES = 512 * 1024
 """Work of one round while only one sends, for large commits: 20 ms at most."""
 
@@ -83,7 +86,7 @@ class FairScheduler:
         """`counted_s`: how long a request counts as in flight."""
         self._counted_s = counted_s
         self._pieces: OrderedDict[str, deque[tuple[int, asyncio.Future[None]]]] = OrderedDict()  # that wait
-        self._left_bytes = 0
+        self._round_bytes = self._left_bytes = 0
         self._is_round_open = False
         self._last_sender: str | None = None
         self._shared_until_s = 0.0
@@ -104,7 +107,7 @@ class FairScheduler:
             self._last_sender = sender
         if not self._is_round_open:
             self._begin_round()
-        if self._left_bytes > 0 and not self._pieces:
+        if not self._pieces and self._has_room(size_bytes):
             self._left_bytes -= size_bytes + PIECE_COST_BYTES
             return
         turn = asyncio.get_running_loop().create_future()
@@ -114,10 +117,13 @@ class FairScheduler:
     def _begin_round(self) -> None:
         """Start the waiting pieces of the round, one of each sender in turn."""
         is_shared = self.is_shared
-        self._left_bytes = ROUND_BYTES if is_shared else LONE_ROUND_BYTES
-        while self._pieces and self._left_bytes > 0:
+        self._round_bytes = self._left_bytes = ROUND_BYTES if is_shared else LONE_ROUND_BYTES
+        while self._pieces:
             sender, pieces = next(iter(self._pieces.items()))
-            size_bytes, turn = pieces.popleft()
+            size_bytes, turn = pieces[0]
+            if not self._has_room(size_bytes):
+                break
+            pieces.popleft()
             if pieces:
                 self._pieces.move_to_end(sender)
             else:
@@ -128,6 +134,11 @@ class FairScheduler:
         self._is_round_open = True
         polls = POLLS_PER_ROUND if is_shared else 1
         asyncio.get_running_loop().call_soon(self._end_round, polls)  # after the started pieces
+
+    def _has_room(self, size_bytes: int) -> bool:
+        """Whether one more piece is done in this round."""
+        fits = size_bytes <= max(LARGE_PIECE_BYTES, self._left_bytes)
+        return self._left_bytes > 0 and (fits or self._round_bytes - self._left_bytes <= ROUND_BYTES)
 
     def _end_round(self, polls_left: int) -> None:
         if polls_left > 1 and (self._pieces or self._left_bytes <= 0):

@@ -99,6 +99,8 @@ class Identifier:
             yield request.merged_bytes
             payload, left_out = without_shared(payload)
             request = ItemIdentifier(self, payload.shared, arrival, lossy)
+        elif request.merged_bytes > STEP_BYTES:
+            yield request.merged_bytes  # writing the fields was work as well
         if request.merges_lost:
             lossy.update(range(len(payload.items)))
         if ownership is not None or payload.own_fields:
@@ -146,6 +148,8 @@ class Identifier:
             yield from events
             index += len(events)
             if odd is not None:
+                if len(odd) > SMALL_BYTES:
+                    yield len(odd)  # finding that it is odd was work as well
                 payload.items[index] = item = read_document(odd)
                 yield len(odd)
                 yield from self._identify_all([(index, item)], request)

@@ -26,7 +26,7 @@ from app.http.errors import InvalidJSONError
 from app.http.fair_scheduler import YieldToOthers
 from app.http.json_scan import Scan, elements_end, split_elements
 from app.ingest.deep_json import dumps_any
-from app.ingest.items import EVENT_FIELDS, Fragment, Oversize, Packed
+from app.ingest.items import EVENT_FIELDS, FREE_RATE, Fragment, Oversize, Packed
 from app.ingest.json_problem import json_problem
 from app.ingest.unparsed_key import with_own_key
 from dedupe.decide.rejection import RejectionCode
@@ -314,6 +314,8 @@ class _Cutter:
     def _take_element(self, start: int, end: int) -> Iterator[int]:
         """Parse one item, or set it aside; yield the bytes of each step."""
         content = self._body[start:end].strip(_BLANKS)
+        if len(content) > SMALL_BYTES:
+            yield len(content)  # to be counted
         if not is_cheap(content):
             event = self._limits.unparsed(content, self._body.index(content[:1], start))
             self._items.append((yield from with_own_key(event)))
@@ -329,6 +331,9 @@ class _Cutter:
             item = _packed(item, content)
         self._items.append(item)
         yield len(content) + work_on_numbers()
+        del items, item
+        if len(content) > SMALL_BYTES:
+            yield len(content) // FREE_RATE  # to free a packed one was work as well
 
     def _has_room(self, piece: bytes) -> bool:
         """Whether the memory of a document has room for a parsed piece."""

@@ -250,6 +250,10 @@ class NumberReading:
         while stack:
             level, node = stack.pop()
             self.is_too_deep |= level > LEVELS_MAX
+            self.work += VALUE_WORK  # of a container, which may be empty
+            if self.work >= step_end:
+                yield True
+                step_end = self.work + WORK_AT_ONCE
             for at, child in node.items() if type(node) is dict else enumerate(node):
                 if type(child) is dict or type(child) is list:
                     stack.append((level + 1, child))

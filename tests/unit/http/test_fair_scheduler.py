@@ -10,6 +10,7 @@ import pytest
 
 from app.http.fair_scheduler import (
     IN_FLIGHT_BYTES_MAX,
+    LARGE_PIECE_BYTES,
     LONE_ROUND_BYTES,
     PIECE_COST_BYTES,
     REQUEST_COST_BYTES,
@@ -66,6 +67,28 @@ async def test_large_piece_ends_a_round_while_several_send() -> None:
 
 async def test_lone_sender_does_more_in_a_round() -> None:
     assert await rounds_of(FairScheduler(), 32, LONE_ROUND_BYTES // 8) == pytest.approx(4, abs=1)
+
+
+@pytest.mark.regression(
+    "A large piece of work was done at the end of a full round, and held all other requests."
+)
+async def test_large_piece_of_a_lone_sender_begins_a_round() -> None:
+    scheduler = FairScheduler()
+    for _ in range(LONE_ROUND_BYTES // LARGE_PIECE_BYTES - 1):  # nearly full
+        await scheduler.yield_to_others("a", LARGE_PIECE_BYTES - PIECE_COST_BYTES)
+    large = scheduler.yield_to_others("a", LONE_ROUND_BYTES)
+    assert isinstance(large.send(None), asyncio.Future)
+    large.close()
+    assert await rounds_of(FairScheduler(), 4, LONE_ROUND_BYTES) == 4
+    assert await rounds_of(FairScheduler(), 4, LONE_ROUND_BYTES // 2 - PIECE_COST_BYTES) == 2
+
+
+async def test_large_piece_follows_little_work_in_the_same_round() -> None:
+    for scheduler in (await shared(), FairScheduler()):
+        for size_bytes in (1_024, LONE_ROUND_BYTES):
+            taking = scheduler.yield_to_others("b", size_bytes)
+            with pytest.raises(StopIteration):
+                taking.send(None)
 
 
 async def test_sender_with_one_piece_waits_for_one_of_each_other_sender() -> None:

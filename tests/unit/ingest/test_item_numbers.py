@@ -22,6 +22,7 @@ from app.ingest.identify import Identifier
 from app.ingest.items import free
 from app.ingest.large_json import JSONLimits
 from app.ingest.parse import parse_events
+from app.ingest.payload import Payload
 from dedupe.model import json_document, json_number
 from dedupe.model.identity import EQUAL_NUMBERS, Identity
 from dedupe.model.quarantine import Quarantine
@@ -106,6 +107,25 @@ def test_many_numbers_are_read_in_short_steps(kind: str, place: str, monkeypatch
     assert work.most <= 9 * READ_AT_ONCE  # 8 short ones are read while one long one is
     if place in ("event", "beside"):
         assert work.turns >= len(KINDS[kind]) // VALUES_AT_ONCE
+
+
+@pytest.mark.regression("Empty containers were no work, and very many held up all other requests.")
+def test_empty_containers_are_looked_at_in_short_steps() -> None:
+    count = 10 * VALUES_AT_ONCE
+    reading = json_number.NumberReading([[]] * count)
+    steps = sum(iter(reading.step, False))
+    assert reading.work == json_number.VALUE_WORK * (2 * count + 1)  # found, and looked into
+    assert steps >= 19
+
+
+@pytest.mark.regression("Long batch-level fields were written in the step of the first event.")
+def test_long_batch_level_fields_are_written_in_a_step_of_their_own() -> None:
+    context = {"a": "x" * (STEP_BYTES + 1)}
+    payload = Payload([{"messageId": "1"}], None, {"context": context})
+    work, event = identifier().identify(payload, ARRIVAL)
+    assert type(work) is int
+    assert work > STEP_BYTES
+    assert type(event) is Event
 
 
 def spelled() -> st.SearchStrategy[str]:

@@ -19,7 +19,7 @@ from app.http import json_scan
 from app.http.errors import BodyTooLargeError, InvalidJSONError
 from app.http.json_scan import Scan
 from app.ingest import large_json
-from app.ingest.items import Fragment, Oversize, Packed
+from app.ingest.items import FREE_RATE, Fragment, Oversize, Packed
 from app.ingest.large_json import (
     AT_ONCE_BYTES,
     EVENT_MARKS_MAX,
@@ -27,6 +27,7 @@ from app.ingest.large_json import (
     SMALL_BYTES,
     JSONLimits,
     count_marks,
+    is_cheap,
 )
 from app.ingest.parse import read_json
 
@@ -443,6 +444,22 @@ def test_work_on_a_large_item_is_charged_with_its_size() -> None:
     asyncio.run(read_json(orjson.dumps({"batch": [event(0), large]}), LIMITS, turns))
 
     assert max(turns.sizes[1:]) > AT_ONCE_BYTES  # the first one is for looking at all of it
+
+
+@pytest.mark.regression("A large item was counted, and the one before it freed, in the turn of other work.")
+def test_large_item_is_counted_and_freed_in_turns_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = Turns()
+    large = orjson.dumps(event(1, text="x" * (AT_ONCE_BYTES // 2)))
+    before: list[int] = []
+
+    def counted(piece: bytes) -> bool:
+        before.append(turns.sizes[-1])
+        return is_cheap(piece)
+
+    monkeypatch.setattr(large_json, "is_cheap", counted)
+    asyncio.run(read_json(b"[%b,%b]" % (large, large), LIMITS, turns))
+    assert before[1:] == [len(large)] * 2
+    assert turns.sizes.count(len(large) // FREE_RATE) == 2
 
 
 def test_single_event_that_is_too_large_as_sent_is_set_aside() -> None:
