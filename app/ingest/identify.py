@@ -26,7 +26,7 @@ from app.ingest.rejected import refusal_of_key
 from app.ingest.shared_fields import Growth, without_shared
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.identity import Identity
-from dedupe.model.json_document import read_document
+from dedupe.model.json_document import read_document, work_on_numbers
 from dedupe.model.quarantine import Quarantine
 from dedupe.model.types import Event
 
@@ -124,7 +124,7 @@ class Identifier:
             item = packed
             if type(packed) is Packed and len(packed.content) > SMALL_BYTES:
                 item = read_document(packed.content)
-                yield len(packed.content)
+                yield len(packed.content) + work_on_numbers()
             try:
                 try:
                     identified: Event | Rejection = request.event_of(index, item)
@@ -151,7 +151,7 @@ class Identifier:
                 if len(odd) > SMALL_BYTES:
                     yield len(odd)  # finding that it is odd was work as well
                 payload.items[index] = item = read_document(odd)
-                yield len(odd)
+                yield len(odd) + work_on_numbers()
                 yield from self._identify_all([(index, item)], request)
                 index += 1
 

@@ -69,7 +69,8 @@ class ItemNumbers:
         return self._reading.work - before
 
     def steps(self) -> Iterator[int]:
-        """Read the numbers and find the fingerprints; yield the work of each step."""
+        """Read the rest and find the fingerprints; yield the work of each step, that of `read` first."""
+        yield WORK_AT_ONCE
         while self._reading.step():
             yield WORK_AT_ONCE
         if not self._reading.is_too_deep:
