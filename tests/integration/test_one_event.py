@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FILES_MAX, CALLS_MAX = 43, 79
+FILES_MAX, CALLS_MAX = 43, 78
 """A reader follows so much in an hour; today's figures stand in docs/ARCHITECTURE.md."""
 LINES_MAX = 400
 """Of a file: otherwise files could be merged to be fewer."""
@@ -26,7 +26,12 @@ def test_one_event_passes_few_files_and_calls() -> None:
     files, calls = map(int, counted.groups())
     assert files <= FILES_MAX, done.stdout
     assert calls <= CALLS_MAX, done.stdout
-    assert counted[0].strip() in (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    stated = re.search(
+        r"(\d+) files, (\d+) calls\n", (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    )
+    assert stated is not None
+    assert abs(files - int(stated[1])) <= 1, counted[0]  # what a loaded machine has do beside a request
+    assert abs(calls - int(stated[2])) <= 2, counted[0]
 
 
 def test_no_file_is_longer_than_a_reader_takes_in() -> None:
