@@ -4,6 +4,8 @@ Claim: an event costs at most 15 % more than recorded, from parsing to the index
 A change that is meant to cost more records it: `.venv/bin/python -m loadtests.guard`.
 """
 
+import shutil
+
 import pytest
 
 from loadtests.guard.cost import LOOP, OFF, REQUIRED, Cost, ways
@@ -14,7 +16,7 @@ BOUND = Cost(new=100.0, again=50.0)
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # 20 s of CPU, of which a crowded machine gives little
-@pytest.mark.parametrize("native", [OFF, REQUIRED])
+@pytest.mark.parametrize("native", [OFF, REQUIRED] if shutil.which("valgrind") else [OFF])
 def test_an_event_costs_what_was_recorded(native: str) -> None:
     bounds = recorded()
     way = next((way for way in ways(native) if key_of(way, native) in bounds), None)
