@@ -106,7 +106,7 @@ build/kafka/.stamp-libs: $(KAFKA_POM) | build/.stamp-java
 build/kotlin/.stamp: $(KOTLIN) | build/.stamp-java
 	@echo "Building the Kotlin client in $(@D) ..."
 	@rm -rf $(@D)
-	@mvn --batch-mode --quiet -Dstyle.color=never --file $< package
+	@mvn --batch-mode --quiet -Dkotlin.compiler.daemon=false -Dstyle.color=never --file $< package
 	@touch $@
 
 build/kafka-%/.stamp-libs: $(KAFKA_POM) tools/setup.mk | build/.stamp-java
