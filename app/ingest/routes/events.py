@@ -147,9 +147,7 @@ async def post_events(
         )
         owner = _owner_of(ingest.write_keys, request, payload, source, refusal, body)
         owner.take(len(body) if refusal is None else max(len(body), SALVAGED_BYTES * len(payload.items)))
-        options = _options_of(
-            ingest, request, context, payload, owner, default_type=event_type, is_native=is_native
-        )
+        options = _options_of(ingest, request, payload, owner, default_type=event_type, is_native=is_native)
         arrival = options.arrival
         identified = Identified()
         items = ingest.identifier.identify(payload, arrival, owner.ownership, lossy=identified.lossy)
@@ -195,7 +193,6 @@ class _RequestOptions(NamedTuple):
 def _options_of(
     ingest: Ingest,
     request: Request,
-    context: RequestContext,
     payload: Payload,
     owner: Sole | Shares,
     *,
@@ -203,6 +200,7 @@ def _options_of(
     is_native: bool,
 ) -> _RequestOptions:
     """Return the options of a request, if its owner has the scopes for them. Raises RequestError."""
+    context: RequestContext = request.scope[CONTEXT]
     headers, count, source = context.headers, len(payload.items), owner.source
     source.check(REPLAY if is_replay(headers) else INGEST)
     session = preferences = None
