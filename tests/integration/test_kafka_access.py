@@ -276,7 +276,7 @@ async def test_port_without_tls_is_told(guarded: Guarded) -> None:
 )
 async def test_refused_login_is_an_answer_to_a_probe(guarded: Guarded) -> None:
     topic, older = TopicPartition("events", 0), ProducerIdAndEpoch(1, 0)
-    refused = guarded.config(sasl_password="another")  # noqa: S106
+    refused = guarded.config(sasl_password="another")
     (leader,) = refused.bootstrap_addresses()
     await probe_path(refused, topic, leader, older)
     with pytest.raises(RetriableError):

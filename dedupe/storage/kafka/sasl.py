@@ -6,7 +6,7 @@ import time
 
 from aiokafka.conn import BaseSaslAuthenticator, SaslPlainAuthenticator, ScramAuthenticator
 
-from dedupe.login.errors import LoginError, LoginRefusedError
+from dedupe.login.errors import LoginRefusedError
 from dedupe.login.login import Login
 from dedupe.login.settings import AWS, OAUTH, Pairs
 from dedupe.login.tokens import Tokens, expiry_of
