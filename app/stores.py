@@ -36,10 +36,12 @@ from dedupe.storage.kafka.topics import (
     inspect_topics,
     prepare_topics,
 )
-from dedupe.storage.log import Crashpoint, LogStore
+from dedupe.storage.log import Crashpoint, LogStore, no_crashpoint
 from dedupe.storage.pinning import adopt_fingerprint_rule, check_pins
-from dedupe.storage.rocksdb.index import RocksStore
+from dedupe.storage.rocksdb.snapshots import IndexSnapshots
+from dedupe.storage.rocksdb.store import RocksStore
 from dedupe.storage.setting_problems import NOTHING_FOUND, Inspection, Level, Problem
+from dedupe.storage.snapshots.bucket import Bucket
 from dedupe.storage.sqlite.log import SqliteStore
 
 START_RETRY_S = 1.0
@@ -70,14 +72,24 @@ def membership_of(opened: OpenLog, settings: Settings, clock: Clock) -> Membersh
     return opened.store.membership(topic, lanes=lanes, standbys=settings.group.standby, clock=clock)
 
 
-def create_indexes(settings: Settings) -> RocksStore:
-    """Return the store of all lanes' indexes; no index is open yet."""
-    return RocksStore(
+def create_indexes(settings: Settings, clock: Clock, crashpoint: Crashpoint = no_crashpoint) -> RocksStore:
+    """Return the store of all lanes' indexes; no index is open yet. Raises ConfigurationError."""
+    indexes = RocksStore(
         index_path(settings.log.data_dir),
         lanes=settings.log.partitions + settings.log.quarantine_partitions,
         memory_bytes=settings.index.memory,
         keys_max=settings.index.keys_max // settings.log.partitions,
     )
+    if settings.snapshots.url is not None:
+        indexes.snapshots = IndexSnapshots(
+            Bucket(settings.snapshots.url),
+            indexes,
+            secret=settings.gateway.identity_key,
+            worker=settings.group.worker_id,
+            clock=clock,
+            crashpoint=crashpoint,
+        )
+    return indexes
 
 
 async def open_log(

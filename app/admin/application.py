@@ -53,6 +53,7 @@ from app.settings.version import VERSION
 from app.telemetry.native_use import NativeUse
 from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.identity import Identity
+from dedupe.partition.snapshotter import Snapshotter
 from dedupe.router import Router
 from dedupe.storage.log import LogStore
 from dedupe.storage.setting_problems import NOTHING_FOUND
@@ -71,6 +72,7 @@ class AdminContext:
     replay_at: ReplayAt = no_record
     refusals: RefusalCounts = field(default_factory=RefusalCounts)
     setting_watch: SettingWatch = field(default_factory=lambda: SettingWatch(NOTHING_FOUND, None))
+    snapshotter: Snapshotter | None = None
     native: NativeUse | None = None
 
     def stats(self) -> dict[str, Any]:
