@@ -206,6 +206,15 @@ class RocksIndex:
         except Exception as err:
             translate(err, f"cannot measure {self._path}")
 
+    @property
+    def unflushed_entries(self) -> int:
+        """How many entries `checkpoint` would write to files. Raises IndexUnavailableError."""
+        name = "rocksdb.num-entries-active-mem-table"
+        try:
+            return sum(int(family.property_int_value(name) or 0) for family in self._families())
+        except Exception as err:
+            translate(err, f"cannot measure {self._path}")
+
     def checkpoint(self, folder: Path) -> None:
         """
         Make a copy of the index in a new folder, of hard links.

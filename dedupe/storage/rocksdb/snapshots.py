@@ -40,7 +40,9 @@ from dedupe.storage.snapshots.store import Made
 
 FLUSH_S = 5.0
 """A lane whose memtables are not on disk by then makes no snapshot this time."""
-FLUSH_LOOK_S = 0.05
+FLUSH_LOOK_S = 0.01
+UNFLUSHED_MAX = 2_000
+"""More entries that arrive during a flush are flushed first: the checkpoint would hold up the loop for them."""
 DOWNLOADS = 8
 PROVED_RECORDS = 64
 """So many random records of the window are looked up before a restored index serves."""
@@ -118,7 +120,12 @@ class IndexSnapshots:
         return Made(manifest, sent)
 
     async def _flush(self, index: RocksIndex) -> None:
-        """Return once almost all of an index is in files. Raises SnapshotError, IndexUnavailableError."""
+        """
+        Return once all of an index but UNFLUSHED_MAX entries is in files.
+
+        A flush under load leaves what arrived meanwhile, which the next, shorter one takes.
+        Raises SnapshotError, IndexUnavailableError.
+        """
         index.begin_flush()
         until = self._clock.monotonic() + FLUSH_S
         while True:
@@ -126,7 +133,9 @@ class IndexSnapshots:
             if not index.is_open:
                 raise SnapshotError("index", "the lane has ended")
             if index.is_flushed:
-                return
+                if index.unflushed_entries <= UNFLUSHED_MAX:
+                    return
+                index.begin_flush()
             if self._clock.monotonic() > until:
                 raise SnapshotError("busy", f"its memtables are not on disk after {FLUSH_S:g} s")
 
