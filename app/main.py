@@ -65,7 +65,7 @@ from app.process.life import (
 from app.process.setting_watch import SettingWatch
 from app.settings.data_dir import locked
 from app.settings.model import Settings
-from app.stores import OpenLog, create_indexes, membership_of, open_log
+from app.stores import OpenLog, create_indexes, membership_of, open_log, use_snapshots
 from app.telemetry.traces import Traces, tracing
 from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.errors import ConfigurationError, GatewayError
@@ -144,7 +144,8 @@ async def serve(
         for warning in settings.warnings():
             logger.warning(warning)
         clock = SystemClock()
-        indexes = create_indexes(settings, clock, crashpoint or no_crashpoint)
+        indexes = create_indexes(settings)
+        use_snapshots(indexes, settings, clock, crashpoint or no_crashpoint)
         stack.callback(indexes.close)
         if settings.gateway.write_keys_file is not None:  # now, since the log may be long in coming
             check_key_file(settings.gateway.write_keys_file)

@@ -36,7 +36,7 @@ from dedupe.storage.kafka.topics import (
     inspect_topics,
     prepare_topics,
 )
-from dedupe.storage.log import Crashpoint, LogStore, no_crashpoint
+from dedupe.storage.log import Crashpoint, LogStore
 from dedupe.storage.pinning import adopt_fingerprint_rule, check_pins
 from dedupe.storage.rocksdb.snapshots import IndexSnapshots
 from dedupe.storage.rocksdb.store import RocksStore
@@ -72,14 +72,18 @@ def membership_of(opened: OpenLog, settings: Settings, clock: Clock) -> Membersh
     return opened.store.membership(topic, lanes=lanes, standbys=settings.group.standby, clock=clock)
 
 
-def create_indexes(settings: Settings, clock: Clock, crashpoint: Crashpoint = no_crashpoint) -> RocksStore:
-    """Return the store of all lanes' indexes; no index is open yet. Raises ConfigurationError."""
-    indexes = RocksStore(
+def create_indexes(settings: Settings) -> RocksStore:
+    """Return the store of all lanes' indexes, without snapshots; no index is open yet."""
+    return RocksStore(
         index_path(settings.log.data_dir),
         lanes=settings.log.partitions + settings.log.quarantine_partitions,
         memory_bytes=settings.index.memory,
         keys_max=settings.index.keys_max // settings.log.partitions,
     )
+
+
+def use_snapshots(indexes: RocksStore, settings: Settings, clock: Clock, crashpoint: Crashpoint) -> None:
+    """Have lost indexes restored from the bucket of the settings, if any. Raises ConfigurationError."""
     if settings.snapshots.url is not None:
         indexes.snapshots = IndexSnapshots(
             Bucket(settings.snapshots.url),
@@ -89,7 +93,6 @@ def create_indexes(settings: Settings, clock: Clock, crashpoint: Crashpoint = no
             clock=clock,
             crashpoint=crashpoint,
         )
-    return indexes
 
 
 async def open_log(

@@ -37,6 +37,7 @@ from app.admin.replay import ReplayAt, add_replay, no_record
 from app.admin.scopes import READ, Scope, check_scopes
 from app.admin.sessions import add_sessions
 from app.admin.setting_metrics import SettingCollector
+from app.admin.snapshot_metrics import SnapshotCollector
 from app.admin.stats import SCHEMA_VERSION, answers_of, partition_of, refusals_of
 from app.admin.tail import Tail
 from app.admin.tail_routes import add_tail
@@ -103,6 +104,8 @@ class AdminContext:
             registry.register(GroupCollector(self.group))
         registry.register(self.edge)
         registry.register(SettingCollector(self.setting_watch))
+        if self.snapshotter is not None:
+            registry.register(SnapshotCollector(self.snapshotter))
         if self.native is not None:
             registry.register(NativeCollector(self.native))
 
