@@ -2,8 +2,7 @@
 Parses the body of a request; of one that is not JSON it salvages what it can, unless the client wants all.
 """
 
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
 
 from starlette.requests import Request
 
@@ -13,15 +12,13 @@ from app.http.request_context import CONTEXT, RequestContext
 from app.ingest.client_sessions import CLIENT, SESSION, STORED
 from app.ingest.large_json import JSONLimits
 from app.ingest.native import NativeModule
-from app.ingest.parse import parse_batch, parse_event, parse_events
+from app.ingest.parse import Parse, parse_batch, parse_cloudevents, parse_event, parse_events
 from app.ingest.payload import Expected, Payload
 from app.ingest.prefer import Preferences, preferences_in
 from app.ingest.salvaged import salvaged
 
 FINGERPRINTS = b"gateway-fingerprints"
 """Requires the scope replay: with a wrong fingerprint, another event would be answered as a duplicate."""
-
-Parse: TypeAlias = Callable[[bytes, JSONLimits, YieldToOthers], Coroutine[Any, Any, Payload]]
 
 
 async def parse_or_salvage(
@@ -56,7 +53,7 @@ async def parse_or_salvage(
     try:
         return await parse(body, limits, yield_to_others), None
     except (InvalidJSONError, BatchMissingError) as err:
-        if is_strict or parse not in _OF_BODIES:
+        if is_strict or parse not in _SALVAGED:
             raise
         refusal = err
     reads_sessions = is_native and not {CLIENT, SESSION} <= context.headers.keys()
@@ -81,4 +78,6 @@ _OF_BODIES: Mapping[Parse, Expected] = {
     parse_events: Expected.EVENTS,
     parse_event: Expected.EVENT,
 }
-"""Other ones read something else than the body."""
+"""What the native module reads."""
+_SALVAGED = frozenset({*_OF_BODIES, parse_cloudevents})
+"""Other parsers read something else than the body."""
