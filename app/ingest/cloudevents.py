@@ -65,7 +65,7 @@ def attributes_in(headers: Mapping[bytes, bytes]) -> Attributes:
             try:
                 text = header_text(value)
             except ValueError:
-                text, found.is_damaged = value.decode("latin-1"), True
+                text, found.is_damaged = value.decode(errors="surrogateescape"), True
             found[name[len(HTTP_PREFIX) :].decode("latin-1")] = text
     return found
 
@@ -169,10 +169,11 @@ async def parse_damaged(
     content_type: str,
     attributes: Mapping[str, str],
 ) -> Payload:
-    """Return a message in binary mode whose data or attributes are damaged: to be quarantined as it is."""
+    """Return a message in binary mode whose data or attributes are damaged: as a text, to be quarantined."""
     await yield_to_others(len(body))
-    document = binary_document(attributes, content_type, body, is_json=False)
-    return Payload([Fragment(0, document, RejectionCode.UNREADABLE)], None, {})
+    fields = [("content-type", content_type), *((f"ce-{name}", text) for name, text in attributes.items())]
+    head = "".join(f"{name}: {text}\r\n" for name, text in fields).encode(errors="surrogateescape")
+    return Payload([Fragment(0, b"%b\r\n%b" % (head, body), RejectionCode.UNREADABLE)], None, {})
 
 
 async def _parse_other_format(body: bytes, _limits: JSONLimits, yield_to_others: YieldToOthers) -> Payload:

@@ -142,6 +142,8 @@ def body_of(kept: Kept, content: bytes) -> bytes:
     if kept.reason in NEEDS_NEW_ID:
         fields = read_stored(content)
         assert isinstance(fields, dict)
+        if kept.is_cloudevent:
+            fields["id"] = key_of(kept)
         fields.pop("messageId", None)
         content = dumps_any(fields)
     return b"[" + content + b"]"
