@@ -39,6 +39,7 @@ DATA_FIELDS = frozenset({"data", "data_base64"})
 """Names that no attribute has: an attribute of that name keeps the prefix."""
 
 CONTENT_TYPE = "datacontenttype"
+IDENTITY = frozenset({"id", "source"})
 
 _JSON_TYPE = re.compile(r"[\w.!#$&^+-]+/(?:[\w.!#$&^+-]+\+)?json")
 _ESCAPED = re.compile(r"\\(.)")
@@ -62,17 +63,29 @@ def attributes_in(headers: Mapping[bytes, bytes]) -> Attributes:
     found = Attributes()
     for name, value in headers.items():
         if name.startswith(HTTP_PREFIX):
+            attribute = name[len(HTTP_PREFIX) :].decode("latin-1")
             try:
-                text = header_text(value)
+                found[attribute] = header_text(value, is_identity=attribute in IDENTITY)
             except ValueError:
-                text, found.is_damaged = value.decode(errors="surrogateescape"), True
-            found[name[len(HTTP_PREFIX) :].decode("latin-1")] = text
+                found[attribute], found.is_damaged = value.decode(errors="surrogateescape"), True
     return found
 
 
-def header_text(value: bytes) -> str:
-    """Return the text of an attribute's header. Raises ValueError: it is no percent-encoded UTF-8."""
-    text = value.decode().strip()
+def header_text(value: bytes, *, is_identity: bool) -> str:
+    """
+    Return the text of an attribute's header, which has percent-encoded UTF-8.
+
+    The SDK for JavaScript encodes nothing, and Node then writes Latin-1. It is read where it cannot make two
+    events one: not in what identifies an event.
+
+    Raises ValueError: it is no text.
+    """
+    try:
+        text = value.decode().strip()
+    except UnicodeDecodeError:
+        if is_identity:
+            raise
+        text = value.decode("latin-1").strip()
     if len(text) > 1 and text[0] == text[-1] == '"':
         text = _ESCAPED.sub(r"\1", text[1:-1])
     return unquote(text, errors="strict")

@@ -135,9 +135,18 @@ def test_data_in_binary_mode_are_kept(
 
 def test_attributes_in_headers_are_decoded(gateway: GatewayInProcess, client: httpx.Client) -> None:
     odd = {"ce-subject": "Euro%20%E2%82%AC%20%F0%9F%98%80", "CE-Quoted": '"a \\"b\\" %63"', "ce-data": "own"}
-    client.post(PATH, content=b"1", headers={**HEADERS, **odd})
+    headers = [(name.encode(), text.encode()) for name, text in (HEADERS | odd).items()]
+    client.post(PATH, content=b"1", headers=[*headers, (b"ce-utf8", "é".encode()), (b"ce-latin1", b"\xe9")])
     assert values(gateway) == [
-        {**ATTRIBUTES, "subject": "Euro € 😀", "quoted": 'a "b" c', "ce-data": "own", "data": 1}
+        {
+            **ATTRIBUTES,
+            "utf8": "é",
+            "latin1": "é",
+            "subject": "Euro € 😀",
+            "quoted": 'a "b" c',
+            "ce-data": "own",
+            "data": 1,
+        }
     ]
 
 
@@ -146,7 +155,7 @@ def test_attribute_that_is_no_text_is_kept_apart(
     gateway: GatewayInProcess, client: httpx.Client, value: bytes
 ) -> None:
     with pytest.raises(ValueError, match="decode"):
-        header_text(value)
+        header_text(value, is_identity=True)
     headers = [(name.encode(), text.encode()) for name, text in HEADERS.items() if name != "ce-id"]
     answer = client.post(PATH, content=b"1", headers=[*headers, (b"ce-id", value)])
     assert answer.json() == {
@@ -251,7 +260,7 @@ def test_damaged_data_are_not_taken_for_whole_ones(gateway: GatewayInProcess, cl
     ((reason, content),) = kept(gateway)
     assert reason == "unreadable"
     assert b"ce-id: 1234-1234-1234\r\n" in content
-    assert content.endswith(b"all of it ")
+    assert b"\r\n\r\nall of it all of it " in content
     assert values(gateway) == []
 
 
@@ -332,3 +341,13 @@ def test_preflight_is_no_handshake(client: httpx.Client) -> None:
     assert both.headers["Access-Control-Allow-Headers"] == "ce-id,webhook-request-origin"
     assert both.headers["WebHook-Allowed-Origin"] == "a.example"
     assert both.headers.get_list("Access-Control-Allow-Origin") == ["https://a.example"]
+
+
+def test_id_that_is_no_text_is_not_mended(gateway: GatewayInProcess, client: httpx.Client) -> None:
+    ids = [b"\xfe", b"\xff"]
+    odd = [orjson.dumps(event(id="?")).replace(b'"?"', b'"%b"' % each) for each in ids]
+    subject = orjson.dumps(event(subject="?")).replace(b'"?"', b'"\xff"')
+    answer = client.post(PATH, content=b"[%b,%b,%b]" % (odd[0], subject, odd[1]), headers=BATCHED)
+    assert [each["code"] for each in answer.json()["rejected"]] == ["unreadable"] * 2
+    assert [content for _, content in kept(gateway)] == odd
+    assert [value["subject"] for value in values(gateway)] == ["\ufffd"]
