@@ -18,7 +18,6 @@ from app.http.body_memory import MemoryReservation
 from app.http.client_address import address_group
 from app.http.errors import (
     FingerprintsInvalidError,
-    IdempotencyKeyInvalidError,
     RequestError,
     SessionFieldsInvalidError,
     WriteKeyMissingError,
@@ -45,7 +44,13 @@ from app.ingest.parse import Parse, parse_batch, parse_event, parse_events
 from app.ingest.payload import Payload, is_wrapped
 from app.ingest.prefer import Preferences
 from app.ingest.receipts import answer, session_headers
-from app.ingest.routes.parsing import FINGERPRINTS, is_replay, parse_or_salvage, preferences_of
+from app.ingest.routes.parsing import (
+    FINGERPRINTS,
+    idempotency_key,
+    is_replay,
+    parse_or_salvage,
+    preferences_of,
+)
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
 from app.ingest.unparsed_key import key_in
@@ -57,8 +62,6 @@ from dedupe.model.json_document import TYPE_CHARS_MAX
 from dedupe.model.types import Event, Fingerprint
 from dedupe.router import Router
 from dedupe.submission import Outcomes
-
-IDEMPOTENCY_KEY_BYTES_MAX = 255
 
 SALVAGED_BYTES = 512
 """The least that an event or a fragment of a damaged body is charged."""
@@ -377,14 +380,6 @@ def _owners_of(write_keys: WriteKeys, request: Request, keys: Sequence[str]) -> 
     first = shares.shares[0]
     context.write_key, context.account, context.source = first.write_key, first.source, first.source.id
     return shares
-
-
-def idempotency_key(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """Return the header's bytes, None without it. Raises IdempotencyKeyInvalidError."""
-    key = headers.get(b"idempotency-key")
-    if key is not None and not 0 < len(key) <= IDEMPOTENCY_KEY_BYTES_MAX:
-        raise IdempotencyKeyInvalidError(detail=f"it has {len(key)}")
-    return key
 
 
 def _fingerprints(headers: Mapping[bytes, bytes], count: int) -> list[Fingerprint]:

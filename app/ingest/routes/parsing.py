@@ -6,7 +6,13 @@ from collections.abc import Mapping
 
 from starlette.requests import Request
 
-from app.http.errors import BatchMissingError, BodyNotDecompressableError, InvalidJSONError, RequestError
+from app.http.errors import (
+    BatchMissingError,
+    BodyNotDecompressableError,
+    IdempotencyKeyInvalidError,
+    InvalidJSONError,
+    RequestError,
+)
 from app.http.fair_scheduler import YieldToOthers
 from app.http.request_context import CONTEXT, RequestContext
 from app.ingest.client_sessions import CLIENT, SESSION, STORED
@@ -19,6 +25,8 @@ from app.ingest.salvaged import salvaged
 
 FINGERPRINTS = b"gateway-fingerprints"
 """Requires the scope replay: with a wrong fingerprint, another event would be answered as a duplicate."""
+
+IDEMPOTENCY_KEY_BYTES_MAX = 255
 
 
 async def parse_or_salvage(
@@ -70,6 +78,14 @@ def preferences_of(request: Request) -> Preferences:
 def is_replay(headers: Mapping[bytes, bytes]) -> bool:
     """Whether a request sends stored records again."""
     return FINGERPRINTS in headers or STORED in headers
+
+
+def idempotency_key(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """Return the header's bytes, None without it. Raises IdempotencyKeyInvalidError."""
+    key = headers.get(b"idempotency-key")
+    if key is not None and not 0 < len(key) <= IDEMPOTENCY_KEY_BYTES_MAX:
+        raise IdempotencyKeyInvalidError(detail=f"it has {len(key)}")
+    return key
 
 
 _NONE = Preferences()

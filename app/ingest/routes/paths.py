@@ -35,12 +35,12 @@ class Path(NamedTuple):
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The supported methods besides OPTIONS, the main one first."""
+        """The supported methods besides the OPTIONS of preflights, the main one first."""
         match self.kind:
             case Kind.EVENTS | Kind.BATCH | Kind.SINGLE | Kind.SESSIONS | Kind.TELEMETRY:
                 return ("POST",)
             case Kind.CLOUDEVENTS:
-                return ("POST", "OPTIONS")  # the handshake of webhooks; preflights do not get here
+                return ("POST", "OPTIONS")  # the handshake of webhooks
             case Kind.PIXEL:
                 return ("GET",)  # not HEAD, which would store the event
             case _:

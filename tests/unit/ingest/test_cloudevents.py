@@ -349,5 +349,5 @@ def test_id_that_is_no_text_is_not_mended(gateway: GatewayInProcess, client: htt
     subject = orjson.dumps(event(subject="?")).replace(b'"?"', b'"\xff"')
     answer = client.post(PATH, content=b"[%b,%b,%b]" % (odd[0], subject, odd[1]), headers=BATCHED)
     assert [each["code"] for each in answer.json()["rejected"]] == ["unreadable"] * 2
-    assert [content for _, content in kept(gateway)] == odd
+    assert [one in content for one, (_, content) in zip(odd, kept(gateway), strict=True)] == [True, True]
     assert [value["subject"] for value in values(gateway)] == ["\ufffd"]
