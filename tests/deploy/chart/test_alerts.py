@@ -80,7 +80,7 @@ def test_releases_of_a_namespace_hide_nothing_of_each_other(tmp_path: Path) -> N
         (lane.format(bad), "0x30"),
     ]
     down = {"severity": "page", "namespace": "ingest", "job": bad}
-    lost = {"severity": "page", "namespace": "ingest", "topic": "events", "partition": "0"}
+    lost = {"severity": "page", "namespace": "ingest", "job": bad, "topic": "events", "partition": "0"}
     texts = {rule["alert"]: rule["annotations"] for rule in rendered()}
     summary = texts["GatewayPartitionDown"]["summary"].replace("{{ $labels.partition }}", "0")
     case = {
