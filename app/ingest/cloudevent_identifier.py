@@ -4,17 +4,18 @@ Identifies CloudEvents: the value of a record is the event in CloudEvents' JSON 
 Identifier.identify -> **CloudEventIdentifier.event_of**
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from app.ingest.identified import RefusedError, unpacked
-from app.ingest.item_identifier import NO_FINGERPRINTS, ItemIdentifier
+from app.ingest.item_identifier import ItemIdentifier
 from app.ingest.record_values import WRITE_KEY, is_deeper_record
 from dedupe.decide.rejection import RejectionCode
-from dedupe.model.cloudevent import id_of_cloudevent
-from dedupe.model.identity import fingerprint_of, message_id_of
+from dedupe.model.cloudevent import compared_form, id_of_cloudevent
+from dedupe.model.identity import canonical_content, fingerprint_of, message_id_of
 from dedupe.model.record import FLAG_CLOUDEVENT
 from dedupe.model.routing import partition_of
-from dedupe.model.types import Event
+from dedupe.model.types import Event, Fingerprint
 
 TRACING = frozenset({"traceparent", "tracestate"})
 """Extension attributes that a sender may set anew at each try, so they are not content."""
@@ -46,9 +47,7 @@ class CloudEventIdentifier(ItemIdentifier):
             raise RefusedError(RejectionCode.EVENT_TOO_DEEP)
         if message_id is None:
             raise RefusedError(RejectionCode.CLOUDEVENT_INVALID, value)
-        fingerprint, earlier = fingerprint_of(content), NO_FINGERPRINTS
-        if self.numbers is not None or self._compares_more:
-            fingerprint, earlier = self._compared(index, item, self._ignored, fingerprint)
+        fingerprint, earlier = self._compared(index, item, self._ignored, fingerprint_of(content))
         key = self._key_of(message_id.encode())
         partition = partition_of(key, self._partitions)
         return Event(
@@ -61,6 +60,17 @@ class CloudEventIdentifier(ItemIdentifier):
             FLAG_CLOUDEVENT,
             earlier_fingerprints=earlier,
         )
+
+    def _compared(
+        self, index: int, item: dict[str, Any], ignored: frozenset[str], fingerprint: Fingerprint
+    ) -> tuple[Fingerprint, tuple[Fingerprint, ...]]:
+        compared = item if self._fingerprints or self.numbers is not None else compared_form(item)
+        if compared is not item:
+            fingerprint = fingerprint_of(canonical_content(compared, ignored))
+        return super()._compared(index, compared, ignored, fingerprint)
+
+    def _fingerprints_of(self, item: dict[str, Any], ignored: frozenset[str]) -> Iterator[Fingerprint]:
+        return super()._fingerprints_of(compared_form(item), ignored)
 
     def _message_id_of(self, item: dict[str, Any]) -> tuple[str | None, frozenset[str]]:
         return id_of_cloudevent(item), self._ignored

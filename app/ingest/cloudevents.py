@@ -26,6 +26,7 @@ from app.ingest.large_json import SMALL_BYTES, JSONLimits
 from app.ingest.parse import Parse, parse_cloudevents
 from app.ingest.payload import Payload
 from dedupe.decide.rejection import RejectionCode
+from dedupe.model.cloudevent import DATA, DATA_BASE64, DATA_TYPE, may_be_json, media_type
 
 MEDIA_TYPE = "application/cloudevents"
 BATCH_MEDIA_TYPE = "application/cloudevents-batch"
@@ -35,13 +36,11 @@ JSON_FORMATS = frozenset(
 """The media types of bodies that are read; other formats, such as Avro, are quarantined as they are."""
 
 HTTP_PREFIX = b"ce-"
-DATA_FIELDS = frozenset({"data", "data_base64"})
+DATA_FIELDS = frozenset({DATA, DATA_BASE64})
 """Names that no attribute has: an attribute of that name keeps the prefix."""
 
-CONTENT_TYPE = "datacontenttype"
 IDENTITY = frozenset({"id", "source"})
 
-_JSON_TYPE = re.compile(r"[\w.!#$&^+-]+/(?:[\w.!#$&^+-]+\+)?json")
 _ESCAPED = re.compile(r"\\(.)")
 _raw_json = msgspec.json.Decoder(msgspec.Raw).decode
 
@@ -111,14 +110,14 @@ def parser_of(content_type: str, attributes: Attributes) -> Parse:
         if attributes.is_damaged:
             return partial(parse_damaged, content_type=content_type, attributes=attributes)
         return partial(_parse_binary, content_type=content_type, attributes=attributes)
-    media_type = _media_type(content_type)
-    is_other = media_type.startswith(MEDIA_TYPE) and media_type not in JSON_FORMATS
+    kind = media_type(content_type)
+    is_other = kind.startswith(MEDIA_TYPE) and kind not in JSON_FORMATS
     return _parse_other_format if is_other else parse_cloudevents
 
 
 def is_binary(content_type: str, attributes: Mapping[str, str]) -> bool:
     """Whether a message with these is in binary mode, its body the data."""
-    return bool(attributes) and not _media_type(content_type).startswith(MEDIA_TYPE)
+    return bool(attributes) and not media_type(content_type).startswith(MEDIA_TYPE)
 
 
 def binary_document(attributes: Mapping[str, str], content_type: str, data: bytes, *, is_json: bool) -> bytes:
@@ -133,16 +132,11 @@ def binary_document(attributes: Mapping[str, str], content_type: str, data: byte
     """
     fields = {f"ce-{name}" if name in DATA_FIELDS else name: text for name, text in attributes.items()}
     if content_type:
-        fields[CONTENT_TYPE] = content_type
+        fields[DATA_TYPE] = content_type
     head = orjson.dumps(fields)[:-1]
     if not data:
         return head + b"}"
     return b'%b,"data":%b}' % (head, data) if is_json else b'%b,"data_base64":"%b"}' % (head, b64encode(data))
-
-
-def may_be_json(content_type: str) -> bool:
-    """Whether data of this content type may be JSON; without any they may."""
-    return not content_type or _JSON_TYPE.fullmatch(_media_type(content_type)) is not None
 
 
 def is_json(data: bytes) -> bool:
@@ -192,7 +186,3 @@ async def parse_damaged(
 async def _parse_other_format(body: bytes, _limits: JSONLimits, yield_to_others: YieldToOthers) -> Payload:
     await yield_to_others(len(body))
     return Payload([Fragment(0, body, RejectionCode.UNREADABLE)], None, {})
-
-
-def _media_type(content_type: str) -> str:
-    return content_type.partition(";")[0].strip().lower()

@@ -4,7 +4,7 @@ Identifies the items of one request: key, fingerprint and value of each, or why 
 Identifier.identify -> **ItemIdentifier.event_of**
 """
 
-from collections.abc import Container, Generator, Mapping
+from collections.abc import Container, Generator, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -259,9 +259,7 @@ class ItemIdentifier:
                 return canonical_json(item), b""
             return content_of(item, ignored, self.replaced)
         except TypeError:
-            self.numbers = self.numbers or ItemNumbers(
-                item, partial(self._rules.fingerprints, ignored=ignored)
-            )
+            self.numbers = self.numbers or ItemNumbers(item, partial(self._fingerprints_of, ignored=ignored))
             self.work += EVENT_WORK_BYTES  # `take_work` forgets the numbers
             self.work += self.numbers.read()
         if self.numbers.is_lossy:
@@ -278,6 +276,10 @@ class ItemIdentifier:
             fingerprint, *earlier = self.numbers.fingerprints
             return fingerprint, tuple(earlier)
         return fingerprint, self._rules.earlier_of(item, ignored)
+
+    def _fingerprints_of(self, item: dict[str, Any], ignored: frozenset[str]) -> Iterator[Fingerprint]:
+        """Yield the fingerprints of an item with a Number, see FingerprintRules.fingerprints."""
+        return self._rules.fingerprints(item, ignored)
 
     def _count(self, content: bytes, retried: bytes) -> None:
         """

@@ -17,7 +17,7 @@ from app.http.cors import permissions
 from app.http.fair_scheduler import YieldToOthers
 from app.http.request_context import CONTEXT, RequestContext
 from app.http.request_middleware import WEBHOOK_ORIGIN
-from app.ingest.cloudevents import Attributes, attributes_in, is_binary, may_be_json, parse_damaged, parser_of
+from app.ingest.cloudevents import Attributes, attributes_in, is_binary, parse_damaged, parser_of
 from app.ingest.identified import Dialect
 from app.ingest.large_json import JSONLimits
 from app.ingest.parse import Parse
@@ -25,6 +25,7 @@ from app.ingest.payload import Payload
 from app.ingest.routes.events import Ingest, post_events
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Path
+from dedupe.model.cloudevent import may_be_json
 
 UNLIMITED = "*"
 SECONDS = 60  # of the rates of webhooks

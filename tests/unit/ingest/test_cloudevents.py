@@ -82,6 +82,48 @@ def test_one_event_in_all_modes_is_one_event(gateway: GatewayInProcess, client: 
     assert values(gateway) == [EVENT]
 
 
+def test_modes_agree_on_what_is_equal(gateway: GatewayInProcess, client: httpx.Client) -> None:
+    """What SDKs write in one mode and not in the other: content types, numbers, text, nulls."""
+    extensions = {"extinteger": 10, "extboolean": True, "subject": None}
+    headers = {**HEADERS, "ce-extinteger": "10", "ce-extboolean": "true"}
+    pairs: list[tuple[dict[str, Any], bytes, dict[str, str]]] = [
+        ({"data": {"a": 1}}, b'{"a":1}', {"Content-Type": "application/json; charset=utf-8"}),
+        ({"data": {"a": 10.0, "b": 1e2}}, b'{"a":10,"b":100.0}', {"Content-Type": "application/json"}),
+        ({"data": "Käse", "datacontenttype": "text/plain"}, "Käse".encode(), {"Content-Type": "text/plain"}),
+        ({"data": None}, b"null", {"Content-Type": "Application/JSON;charset=UTF-8"}),
+        ({}, b"", {}),
+    ]
+    for number, (fields, data, content) in enumerate(pairs):
+        structured = {**ATTRIBUTES, **extensions, **fields, "id": f"{number}"}
+        binary = {**headers, **content, "ce-id": f"{number}"}
+        answers = [client.post(PATH, json=structured), client.post(PATH, content=data, headers=binary)]
+        assert [answer.headers["Gateway-Accepted"] for answer in answers] == ["1", "0"], (
+            fields,
+            answers[1].text,
+        )
+        assert answers[1].content == answers[0].content
+    assert values(gateway)[0].items() >= extensions.items()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"data": "1"},
+        {"data": 2},
+        {"data_base64": "MQ=="},
+        {"datacontenttype": "text/plain"},
+        {"datacontenttype": "application/json; charset=utf-16"},
+        {"subject": "none"},
+        {"ext": 11},
+    ],
+)
+def test_other_data_are_another_event(client: httpx.Client, fields: dict[str, Any]) -> None:
+    first = event(data=1, ext=10)
+    client.post(PATH, json=first)
+    answer = client.post(PATH, json={**first, **fields})
+    assert [each["code"] for each in answer.json()["rejected"]] == ["conflict"]
+
+
 def test_record_tells_its_key_and_its_dialect(gateway: GatewayInProcess, client: httpx.Client) -> None:
     client.post(PATH, json=[event(1), event(2, id="x" * 300), event(3, source="a b")])
     client.post("/v1/track", json={"messageId": "1"})
