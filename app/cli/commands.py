@@ -20,6 +20,7 @@ from app.cli.options import Since, since_ms
 from app.cli.partitions import partitions
 from app.cli.quarantine import quarantine
 from app.cli.size import size
+from app.cli.snapshots import snapshots
 from app.cli.stats import list_partitions, stats
 from app.cli.tail import tail
 from app.cli.topics import topics
@@ -39,6 +40,7 @@ partitions.command(name="list")(list_partitions)
 app.add_typer(partitions)
 app.add_typer(quarantine)
 app.add_typer(sessions)
+app.add_typer(snapshots)
 app.add_typer(topics)
 app.command()(check)
 app.command()(config)

@@ -62,7 +62,7 @@ def families() -> Iterator[Metric]:
             GroupCollector(cast("Any", group)),
             SettingCollector(cast("Any", SimpleNamespace(problems=()))),
             NativeCollector(NativeUse("")),
-            SnapshotCollector(cast("Any", SimpleNamespace(lanes=()))),
+            SnapshotCollector(cast("Any", SimpleNamespace(lanes=(), drill_age_s=0.0))),
         ):
             yield from collector.collect()
 
