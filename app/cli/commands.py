@@ -20,6 +20,7 @@ from app.cli.options import Since, since_ms
 from app.cli.partitions import partitions
 from app.cli.quarantine import quarantine
 from app.cli.size import size
+from app.cli.sources import sources
 from app.cli.stats import list_partitions, stats
 from app.cli.tail import tail
 from app.cli.topics import topics
@@ -46,6 +47,7 @@ app.command()(size)
 app.command()(group)
 app.command()(drain)
 app.command()(lookup)
+app.command()(sources)
 app.command()(stats)
 app.command()(verify)
 app.command()(bench)
