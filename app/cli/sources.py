@@ -8,7 +8,7 @@ import typer
 
 from app.cli.admin_client import AdminClient
 from app.cli.console import guarded, note
-from app.cli.options import DEFAULT_URL, Format, Output, Token, Url, default_format, print_rows, printable
+from app.cli.options import DEFAULT_URL, Format, Screen, Token, Url, print_rows, printable
 from dedupe.model.errors import ConfigurationError
 
 PATH = "/admin/v1/sources"
@@ -41,7 +41,7 @@ def sources(
     ] = False,
     url: Url = DEFAULT_URL,
     admin_token: Token = None,
-    output: Output = None,
+    output: Screen = None,
 ) -> None:
     """
     Print what each source sends to a running gateway or group: today (since 00:00 UTC), or since its start.
@@ -60,8 +60,8 @@ def sources(
             f"source {source!r} has sent nothing since the gateway's start, and has no key"
         )
     period = "total" if since_start else "today"
-    if (output or default_format()) is not Format.TABLE:
-        print_rows(rows, output or default_format())
+    if output in (Format.JSON, Format.YAML):
+        print_rows(rows, output)
         return
     began_ms = document["since_ms" if since_start else "today_since_ms"]
     typer.echo(f"events since {datetime.fromtimestamp(began_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC\n")
