@@ -18,6 +18,7 @@ from app.admin.lane_metrics import LaneCollector
 from app.admin.limit_metrics import LimitCollector
 from app.admin.native_metrics import NativeCollector
 from app.admin.setting_metrics import SettingCollector
+from app.admin.snapshot_metrics import SnapshotCollector
 from app.admin.sources import SourceCollector
 from app.build import build_ingress_limits
 from app.http.request_metrics import RequestMetrics
@@ -64,6 +65,7 @@ def families() -> Iterator[Metric]:
             SourceCollector(SourceUse()),
             SettingCollector(cast("Any", SimpleNamespace(problems=()))),
             NativeCollector(NativeUse("")),
+            SnapshotCollector(cast("Any", SimpleNamespace(lanes=()))),
         ):
             yield from collector.collect()
 

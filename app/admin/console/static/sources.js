@@ -19,10 +19,10 @@ function rowOf({ source, quotas, ...periods }, period) {
   return el("tr", {},
     source ? el("td", { class: "source" }, source) : el("td", { class: "source none" }, "not known"),
     el("td", {}, count(sum(own.events))),
-    el("td", {}, count(accepted)),
+    el("td", { class: "less" }, count(accepted)),
     el("td", { title: listed(own.duplicate_causes) }, count(duplicates)),
     el("td", { title: listed(own.rejected_reasons) }, count(conflicts + rejected)),
-    el("td", { title: listed(own.refused_codes) }, count(sum(own.refused_codes))),
+    el("td", { class: "less", title: listed(own.refused_codes) }, count(sum(own.refused_codes))),
     el("td", { class: "less" }, usedOf(quotas)),
     el("td", { class: "less" }, listed(own.libraries) || "–"));
 }
