@@ -260,6 +260,7 @@ def _build_servers(parts: Parts) -> Iterator[Server]:
     admin_context = replace(
         parts.admin_context,
         native=None if native is None else native.use,
+        use=ingest.use,
         replay_at=build_replays(ingest, parts.opened.store, settings.log.topics[1]),
     )
     registry = _registry_of(parts, metrics, admin_context)

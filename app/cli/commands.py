@@ -14,6 +14,7 @@ from app.cli.config import config
 from app.cli.console import guarded, run_quietly, write_lines
 from app.cli.group import drain, group
 from app.cli.index import index
+from app.cli.key_changes import add_changes
 from app.cli.keys import keys
 from app.cli.lookup import lookup, sessions
 from app.cli.options import Since, since_ms
@@ -21,6 +22,7 @@ from app.cli.partitions import partitions
 from app.cli.quarantine import quarantine
 from app.cli.size import size
 from app.cli.snapshots import snapshots
+from app.cli.sources import sources
 from app.cli.stats import list_partitions, stats
 from app.cli.tail import tail
 from app.cli.topics import topics
@@ -35,6 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(index)
+add_changes(keys)
 app.add_typer(keys)
 partitions.command(name="list")(list_partitions)
 app.add_typer(partitions)
@@ -48,6 +51,7 @@ app.command()(size)
 app.command()(group)
 app.command()(drain)
 app.command()(lookup)
+app.command()(sources)
 app.command()(stats)
 app.command()(verify)
 app.command()(bench)
