@@ -152,7 +152,7 @@ LOOKS_HERE: dict[str, Callable[[Settings], Iterator[Finding]]] = {
 async def _check_log(settings: Settings) -> AsyncIterator[Finding]:
     """Yield the findings about the log; a check that fails does not prevent the others."""
     try:
-        async with open_for_reading(settings.log) as store:
+        async with open_for_reading(settings.log, Identity(settings.gateway.identity_key)) as store:
             if store is None:
                 yield Finding(
                     Result.OK, "log", f"there is none yet in {settings.log.data_dir}: a start begins one"
@@ -209,7 +209,10 @@ async def _identity(store: LogStore, settings: Settings) -> list[Finding]:
                 RecordCheck(identity, partition, topic.partitions).checked(record)
                 checked += 1
                 break
-    if checked or is_pinned:
+    if checked and not is_pinned:
+        says = "it is that of the newest records, and the log does not say so yet: gateway reshard adopt"
+        return [Finding(Result.WRONG, "identity secret", says)]
+    if is_pinned:
         return [Finding(Result.OK, "identity secret", "the log was begun with it")]
     says = "the log is empty, so any secret is accepted now; it must not change as long as the log exists"
     return [Finding(Result.OK, "identity secret", says)]

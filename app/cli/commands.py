@@ -19,6 +19,7 @@ from app.cli.lookup import lookup, sessions
 from app.cli.options import Since, since_ms
 from app.cli.partitions import partitions
 from app.cli.quarantine import quarantine
+from app.cli.reshard import reshard
 from app.cli.size import size
 from app.cli.stats import list_partitions, stats
 from app.cli.tail import tail
@@ -38,6 +39,7 @@ app.add_typer(keys)
 partitions.command(name="list")(list_partitions)
 app.add_typer(partitions)
 app.add_typer(quarantine)
+app.add_typer(reshard)
 app.add_typer(sessions)
 app.add_typer(topics)
 app.command()(check)

@@ -104,7 +104,7 @@ def _on_kafka(work: Work) -> None:
         settings = load(Settings)
         if settings.log.kind != "kafka":
             raise ConfigurationError("the embedded log has no topics to create: set GATEWAY_LOG=kafka")
-        async with open_for_notes(settings.log) as store:
+        async with open_for_notes(settings) as store:
             await work(store, settings)
 
     run_quietly(run(), level="error")

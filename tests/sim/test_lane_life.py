@@ -13,7 +13,6 @@ from dedupe.model.errors import LaneNotActiveError, LogCorruptError, NotAppended
 from dedupe.model.routing import partition_of
 from dedupe.model.types import NewRecord, Offset, Session
 from dedupe.partition.context import LaneTimes
-from dedupe.partition.gate import PROOF_RECORDS
 from dedupe.partition.lane import Lane
 from dedupe.partition.state import LaneState
 from dedupe.storage.index import IndexIdentity
@@ -497,31 +496,6 @@ async def test_restart_beside_a_foreign_record_holds_no_other_lane() -> None:
 
     await world.deliver([world.event(event_of(world, 1, 1))])
     assert router.lanes[0].state is not LaneState.ACTIVE
-
-
-@pytest.mark.regression("One unreadable partition kept a new log down for ever.")
-@pytest.mark.parametrize(("records", "serves"), [(PROOF_RECORDS, True), (3, False)])
-async def test_unpinned_log_is_served_beside_a_lane_that_cannot_prove_it_once_others_have(
-    records: int, serves: bool
-) -> None:
-    world = World(times=replace(QUICK, gate_s=1.0))
-    await world.start()
-    for number in range(records):
-        await world.deliver([world.event(event_of(world, 1, number))])
-    world.intrude(0)
-    await world.crash()
-    world.log.forget_notes()
-
-    router = world.boot()
-    await asyncio.sleep(0.9)
-    assert router.lanes[1].state is LaneState.RESTORING
-    await asyncio.sleep(5)
-
-    assert (router.lanes[1].state.value == "active") is serves
-    assert world.is_pinned is serves
-    world.note_skips()
-    await world.wait_until_active()
-    assert world.is_pinned
 
 
 async def test_skipped_offset_of_our_own_record_is_not_passed_over() -> None:

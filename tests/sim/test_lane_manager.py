@@ -20,7 +20,7 @@ from dedupe.cluster.request_handler import PeerRequestHandler
 from dedupe.decide.admission import Admission
 from dedupe.decide.committed import Committed, LastRecord
 from dedupe.model.clock import Deadline
-from dedupe.model.errors import DiskFullError, LogCorruptError, RetriableError
+from dedupe.model.errors import DiskFullError
 from dedupe.partition.index_recovery import IndexRecovery
 from dedupe.partition.lane import Lane
 from dedupe.partition.state import LaneState
@@ -238,28 +238,6 @@ async def test_worker_survives_a_cancellation_out_of_a_library(monkeypatch: pyte
         await site.until_caught_up()
 
 
-@pytest.mark.parametrize(
-    "problem",
-    [LogCorruptError("x"), RetriableError("x"), ZeroDivisionError(), asyncio.CancelledError()],
-    ids=repr,
-)
-async def test_log_that_cannot_be_proved_at_first_is_proved_later(
-    problem: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fails(_recovery: IndexRecovery) -> int:
-        raise problem
-
-    async with running(Site(World())) as site:
-        with monkeypatch.context() as broken:
-            broken.setattr(IndexRecovery, "check", fails)
-            site.assign(OTHER)
-            site.receive_status(OTHER, owned=True)
-            await asyncio.sleep(1)
-        async with asyncio.timeout(PATIENCE_S):
-            while not all(lane.is_proved for lane in site.lanes):
-                await asyncio.sleep(0.1)
-
-
 async def test_commits_that_wait_are_bounded_by_their_events() -> None:
     world = await pinned()
     async with running(Site(world)) as site:
@@ -346,10 +324,10 @@ async def test_long_replays_of_followers_hold_up_no_lane_that_shall_serve(
     check = IndexRecovery.check
     followed = {lane.recovery for lane in site.lanes[1:]}
 
-    async def takes_long(recovery: IndexRecovery) -> int:
+    async def takes_long(recovery: IndexRecovery) -> None:
         if recovery in followed:
             await asyncio.sleep(1e6)
-        return await check(recovery)
+        await check(recovery)
 
     monkeypatch.setattr(IndexRecovery, "check", takes_long)
     async with running(site):

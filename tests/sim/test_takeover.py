@@ -39,7 +39,6 @@ async def test_gateway_with_another_secret_fences_no_partition_that_has_records(
     for partition in range(CLEAN.partitions):
         await world.deliver(events_of(world, partition, 3))
     epochs = [world.log.partition(CLEAN.name, n).epoch for n in range(CLEAN.partitions)]
-    world.log.forget_notes()
     stranger = world.beside()
     stranger.identity = Identity(b"a secret of somebody else")
 

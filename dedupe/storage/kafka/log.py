@@ -36,10 +36,12 @@ from dedupe.storage.kafka.producer import (
     log_append_time_of,
 )
 from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
+from dedupe.storage.kafka.routing_topic import RoutingKey, RoutingTopic
 from dedupe.storage.kafka.self_test import check_fencing
 from dedupe.storage.kafka.transactions import ANSWER_S
 from dedupe.storage.kafka.wire import NO_TOPIC_ID, PROBE_HEADERS, ProducerIdAndEpoch
 from dedupe.storage.log import Crashpoint, no_crashpoint
+from dedupe.storage.routing_records import Note
 
 PAUSE_AFTER_APPEND_S = 0.0015
 """Events that arrive meanwhile share the next record batch: fewer, larger batches cost less CPU."""
@@ -58,24 +60,33 @@ logger = structlog.get_logger(__name__)
 class KafkaStore:
     """One Kafka cluster as the gateway uses it."""
 
-    def __init__(self, config: KafkaConfig, crashpoint: Crashpoint) -> None:
+    def __init__(
+        self, config: KafkaConfig, crashpoint: Crashpoint, routing: RoutingKey | None = None
+    ) -> None:
         """Use `open`. Raises ConfigurationError, see KafkaConfig.bootstrap_addresses."""
         self.config = config
         self.crashpoint = crashpoint
         self.cluster = KafkaCluster(config)
         self._log_id = config.bootstrap_servers
+        self._routing = RoutingTopic(config, self.cluster, routing, lambda: self._log_id) if routing else None
 
     @classmethod
-    async def open(cls, config: KafkaConfig, *, crashpoint: Crashpoint = no_crashpoint) -> "KafkaStore":
+    async def open(
+        cls,
+        config: KafkaConfig,
+        *,
+        crashpoint: Crashpoint = no_crashpoint,
+        routing: RoutingKey | None = None,
+    ) -> "KafkaStore":
         """
-        Connect to the cluster.
+        Connect to the cluster; without `routing`, notes cannot be asked for.
 
         Raises:
             RetriableError: no broker answers (yet).
             ConfigurationError: the bootstrap servers are no list of host:port, or the login lacks a file.
         """
         await config.login.check()
-        store = cls(config, crashpoint)
+        store = cls(config, crashpoint, routing)
         try:
             cluster = await store.cluster.describe()
         except BaseException as err:
@@ -102,10 +113,15 @@ class KafkaStore:
         await check_fencing(self.config, self.cluster, topic, now_ms=now_ms)
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
-        return await self.cluster.notes(name, topic)
+        return await self._routing_topic.notes(name, topic)
 
-    async def note(self, name: str, topic: str, partition: int, text: str) -> None:
-        await self.cluster.note(name, topic, partition, text)
+    async def note(self, name: str, topic: str, partition: int, text: str, *, once: bool = False) -> None:
+        await self._routing_topic.note(Note(name, topic, partition, text, once))
+
+    @property
+    def _routing_topic(self) -> RoutingTopic:
+        assert self._routing is not None, "opened without a routing topic"
+        return self._routing
 
     def membership(self, topic: str, *, lanes: int, standbys: bool, clock: Clock) -> KafkaMembership:
         """
@@ -121,6 +137,8 @@ class KafkaStore:
         return KafkaMembership(self.config, self.cluster, group, lanes, standbys=standbys, clock=clock)
 
     async def close(self) -> None:
+        if self._routing is not None:
+            self._routing.close()
         self.cluster.close()
 
 
