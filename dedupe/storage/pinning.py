@@ -11,7 +11,7 @@ from dedupe.decide.recovery import RecordCheck
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.identity import Identity
 from dedupe.model.types import Topic
-from dedupe.storage.log import LogStore, PartitionLog
+from dedupe.storage.log import LogStore
 from dedupe.storage.notes import (
     BEGUN_EMPTY,
     FINGERPRINTS,
@@ -65,15 +65,15 @@ async def begin_log(store: LogStore, topics: Sequence[Topic], identity: Identity
     """
     if await check_pins(store, topics, identity):
         return
-    for topic in topics:
-        for partition in range(topic.partitions):
-            if await _has_had_records(store.partition_log(topic.name, partition)):
-                raise ConfigurationError(
-                    f"topic {topic.name} has records, and it is written nowhere under which secret and "
-                    "partition count: they are of an older gateway, or the notes of the log are lost. "
-                    "`gateway reshard adopt` proves these settings by the records and goes on with them"
-                )
-    await pin(store, topics, identity)
+    used = [topic.name for topic in topics if await _has_had_records(store, topic)]
+    if not used:
+        await pin(store, topics, identity)
+    elif not await check_pins(store, topics, identity):  # another process may have begun it meanwhile
+        raise ConfigurationError(
+            f"topic {used[0]} has records, and it is written nowhere under which secret and partition count: "
+            "they are of an older gateway, or the notes of the log are lost. `gateway reshard adopt` proves "
+            "these settings by the records and goes on with them"
+        )
 
 
 async def pin(store: LogStore, topics: Sequence[Topic], identity: Identity) -> None:
@@ -113,14 +113,16 @@ async def prove(store: LogStore, topic: Topic, identity: Identity) -> int:
     return proved
 
 
-async def _has_had_records(log: PartitionLog) -> bool:
-    """Whether the partition has a record, or has deleted some; markers do not count."""
-    start, end = await log.bounds()
-    if start > 0:
-        return True
-    async with aclosing(log.read(start, end, records_max=1)) as batches:
-        async for _ in batches:
+async def _has_had_records(store: LogStore, topic: Topic) -> bool:
+    """Whether a partition has a record, or has deleted some; markers do not count."""
+    for partition in range(topic.partitions):
+        log = store.partition_log(topic.name, partition)
+        start, end = await log.bounds()
+        if start > 0:
             return True
+        async with aclosing(log.read(start, end, records_max=1)) as batches:
+            async for _ in batches:
+                return True
     return False
 
 

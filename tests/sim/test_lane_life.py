@@ -17,7 +17,7 @@ from dedupe.partition.lane import Lane
 from dedupe.partition.state import LaneState
 from dedupe.storage.index import IndexIdentity
 from dedupe.storage.log import PartitionLog
-from tests.sim.world import CLEAN, LIMITS, QUARANTINE, QUICK, World
+from tests.sim.world import CLEAN, LIMITS, QUICK, World
 from tests.support.peers import deadline_of
 from tests.support.sim.faults import SimFaults
 from tests.support.sim.memory_index import MemoryIndex
@@ -291,19 +291,6 @@ async def test_gateway_that_takes_a_partition_back_counts_only_its_own_events() 
 
 
 # ---- waiting
-
-
-@pytest.mark.parametrize("late", [(CLEAN.name, 0), (CLEAN.name, 1), (QUARANTINE.name, 0)])
-async def test_no_lane_of_a_log_without_pin_serves_before_all_have_proved_it(late: tuple[str, int]) -> None:
-    world = World()
-    world.log.partition(*late).outage_calls = 10_000
-    router = world.boot()
-
-    await steps(500)
-    assert not any(lane.state is LaneState.ACTIVE for lane in router.all_lanes)
-
-    world.log.partition(*late).outage_calls = 0
-    await world.wait_until_active()
 
 
 async def test_queue_of_duplicates_lets_others_run() -> None:

@@ -17,6 +17,7 @@ from aiokafka.errors import KafkaError
 from dedupe.decide.recovery import PlainRecords
 from dedupe.model.clock import Clock
 from dedupe.model.errors import (
+    ConfigurationError,
     FencedError,
     GatewayError,
     NotAppendedError,
@@ -120,7 +121,8 @@ class KafkaStore:
 
     @property
     def _routing_topic(self) -> RoutingTopic:
-        assert self._routing is not None, "opened without a routing topic"
+        if self._routing is None:
+            raise ConfigurationError("the notes of this log are proved by the identity of its gateways")
         return self._routing
 
     def membership(self, topic: str, *, lanes: int, standbys: bool, clock: Clock) -> KafkaMembership:

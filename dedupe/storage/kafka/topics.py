@@ -13,7 +13,7 @@ import structlog
 from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.protocol.admin import CreateTopicsRequest_v3
 
-from dedupe.model.errors import ConfigurationError, RetriableError
+from dedupe.model.errors import ConfigurationError, IdentityMismatchError, RetriableError
 from dedupe.model.types import Topic
 from dedupe.storage.kafka.cluster import (
     UNKNOWN_TOPIC,
@@ -166,7 +166,7 @@ async def _is_pinned(store: KafkaStore, spec: TopicSpec) -> bool:
     try:
         text = (await store.notes(PIN, spec.name)).get(0)
         return text is not None and Pin.decode(text).partitions == spec.partitions
-    except ConfigurationError:  # the pin cannot be read
+    except (ConfigurationError, IdentityMismatchError):  # the pin cannot be read
         return False
 
 

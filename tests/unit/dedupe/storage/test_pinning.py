@@ -8,9 +8,9 @@ import pytest
 from dedupe.model.errors import ConfigurationError, IdentityMismatchError
 from dedupe.model.identity import Identity
 from dedupe.model.types import NewRecord, Topic
-from dedupe.storage.notes import PIN
+from dedupe.storage.notes import PIN, Pin
 from dedupe.storage.pinning import SessionNotes, begin_log, check_pins, pin
-from tests.support.sim.sim_log import SimStore
+from tests.support.sim.sim_log import SimLog, SimStore
 
 TOPICS = [Topic("events", 2), Topic("events.quarantine", 1)]
 RECORD = NewRecord(1, b"a key", b"{}", [])
@@ -115,5 +115,22 @@ async def test_log_with_records_and_without_a_pin_is_not_begun_anew(
 async def test_log_with_records_and_a_pin_is_gone_on_with(store: SimStore) -> None:
     await begin_log(store, TOPICS, OURS)
     store.partition("events", 1).intrude(RECORD)
+
+    await begin_log(store, TOPICS, OURS)
+
+
+async def test_log_that_another_process_begins_meanwhile_is_gone_on_with(
+    store: SimStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition_log = store.partition_log
+
+    def overtaken(topic: str, partition: int) -> SimLog:
+        if not store.noted(PIN, "events"):
+            for each in TOPICS:
+                store.noted(PIN, each.name)[0] = Pin(each.partitions, OURS.check_value.hex()).encoded()
+            store.partition("events", 0).intrude(RECORD)
+        return partition_log(topic, partition)
+
+    monkeypatch.setattr(store, "partition_log", overtaken)
 
     await begin_log(store, TOPICS, OURS)
