@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from dedupe.model.clock import Deadline
-from dedupe.model.errors import LaneNotActiveError, LogCorruptError, NotAppendedError
+from dedupe.model.errors import IdentityMismatchError, LaneNotActiveError, LogCorruptError, NotAppendedError
 from dedupe.model.routing import partition_of
 from dedupe.model.types import NewRecord, Offset, Session
 from dedupe.partition.context import LaneTimes
@@ -502,6 +502,21 @@ async def test_skipped_offset_of_our_own_record_is_not_passed_over() -> None:
         await world.deliver([event])
 
     world.judge()
+
+
+async def test_notes_of_another_log_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    await world.start()
+    world.intrude(0)
+    await world.crash()
+
+    async def not_ours(_name: str, _topic: str) -> dict[int, str]:
+        raise IdentityMismatchError("written under another secret")
+
+    world.boot()
+    monkeypatch.setattr(world.connection, "notes", not_ours)
+    with pytest.raises(IdentityMismatchError):
+        await world.wait_until_active()
 
 
 async def test_record_of_another_secret_in_a_pinned_log_stops_its_lane_not_the_process() -> None:

@@ -39,7 +39,7 @@ from dedupe.storage.kafka.producer import (
 from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
 from dedupe.storage.kafka.routing_topic import RoutingKey, RoutingTopic
 from dedupe.storage.kafka.self_test import check_fencing
-from dedupe.storage.kafka.transactions import ANSWER_S
+from dedupe.storage.kafka.transactions import ANSWER_S, why_unmarked
 from dedupe.storage.kafka.wire import NO_TOPIC_ID, PROBE_HEADERS, ProducerIdAndEpoch
 from dedupe.storage.log import Crashpoint, no_crashpoint
 from dedupe.storage.routing_records import Note
@@ -202,7 +202,7 @@ class KafkaLog:
             with closing(self._reader(before, FETCH_BYTES_OF_FEW)) as reader:
                 is_marked = producer.marked in (await reader.control_markers(end)).producers
             if not is_marked:
-                raise RetriableError(await self._why_unmarked(end))
+                raise RetriableError(await why_unmarked(self._config, cluster, self._tp, end))
         except BaseException as err:
             if producer.late_fences:  # a cluster that is slow must be able to answer at last
                 self._answer_s = min(2 * self._answer_s, self._config.request_timeout_s)
@@ -368,19 +368,6 @@ class KafkaLog:
         if settings.get("message.timestamp.type") == "LogAppendTime":
             raise RetriableError(log_append_time_of(self._tp.topic))
         self._has_log_append_time = False
-
-    async def _why_unmarked(self, end: Offset) -> str:
-        """Return why readers do not see the marker of a fence below the last stable offset, `end`."""
-        all_end = await self._store.cluster.end(self._tp)
-        if all_end <= end:
-            return f"the leader of {self._tp} does not know of its fence"
-        topic, partition = self._tp
-        return (
-            f"a transaction of another producer is open in {topic}-{partition} since offset {end}, and hides "
-            f"all up to {all_end}: wait for its timeout, or end it by `kafka-transactions.sh "
-            f"--bootstrap-server {self._config.bootstrap_servers} abort --topic {topic} "
-            f"--partition {partition} --start-offset {end}`"
-        )
 
     def _tell_throttled(self, seconds: float) -> None:
         """Log the beginning of a time in which a quota of the brokers holds appends back."""
