@@ -41,6 +41,7 @@ from dedupe.storage.kafka.topics import (
     routing_spec,
 )
 from dedupe.storage.log import Crashpoint, LogStore
+from dedupe.storage.notes import PIN, PIN_FORMAT, Pin
 from dedupe.storage.pinning import adopt_fingerprint_rule, begin_log, check_pins
 from dedupe.storage.rocksdb.index import RocksStore
 from dedupe.storage.routing_records import mac_key_of, routing_topic_of
@@ -147,7 +148,8 @@ async def _try_to_open(
         store = await KafkaStore.open(config, crashpoint=crashpoint, routing=routing)
     inspection, inspect = NOTHING_FOUND, None
     try:
-        await check_pins(store, settings.log.topics, identity)
+        if not await check_pins(store, settings.log.topics, identity):
+            await check_old_pins(store, settings)
         if isinstance(store, SqliteStore):
             for topic in settings.log.topics:
                 await store.create_topic(*topic)
@@ -179,6 +181,22 @@ async def stop_older_gateways(store: LogStore, settings: Settings) -> None:
     if isinstance(store, KafkaStore):
         identity = Identity(settings.gateway.identity_key)
         await stop_older(store.cluster, settings.log.topics, identity.check_value)
+
+
+async def check_old_pins(store: LogStore, settings: Settings) -> None:
+    """
+    Compare these settings with the pins of gateways of before the routing topic.
+
+    Raises:
+        IdentityMismatchError: final.
+        RetriableError, ConfigurationError: see old_notes_of.
+    """
+    identity = Identity(settings.gateway.identity_key)
+    for topic in settings.log.topics:
+        for text in (await old_notes_of(store, PIN, topic.name)).values():
+            noted = Pin.decode(text)
+            if noted.record_version < PIN_FORMAT:
+                noted.check(topic, identity.check_value)
 
 
 async def old_notes_of(store: LogStore, name: str, topic: str) -> dict[int, str]:

@@ -3,12 +3,12 @@
 from contextlib import aclosing
 
 from app.settings.model import Settings
-from app.stores import old_notes_of, stop_older_gateways
+from app.stores import check_old_pins, old_notes_of, stop_older_gateways
 from dedupe.model.errors import ConfigurationError
 from dedupe.model.identity import Identity
 from dedupe.model.types import Topic
 from dedupe.storage.log import LogStore
-from dedupe.storage.notes import FINGERPRINTS, PIN, PIN_FORMAT, SKIPS, Pin
+from dedupe.storage.notes import FINGERPRINTS, SKIPS
 from dedupe.storage.pinning import check_pins, pin, prove
 
 
@@ -28,12 +28,9 @@ async def adopt(store: LogStore, settings: Settings) -> int | None:
     identity, topics = Identity(settings.gateway.identity_key), settings.log.topics
     if await check_pins(store, topics, identity):
         return None
+    await check_old_pins(store, settings)
     for topic in topics:
         await _check_partitions(store, topic)
-        for text in (await old_notes_of(store, PIN, topic.name)).values():
-            noted = Pin.decode(text)
-            if noted.record_version < PIN_FORMAT:
-                noted.check(topic, identity.check_value)
         for name in (SKIPS, FINGERPRINTS):
             for partition, text in (await old_notes_of(store, name, topic.name)).items():
                 await store.note(name, topic.name, partition, text, once=True)

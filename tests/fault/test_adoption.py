@@ -9,18 +9,20 @@ from pathlib import Path
 
 import httpx
 import pytest
+from aiokafka.protocol.commit import OffsetCommitRequest_v3
 
+from app.settings.model import DEVELOPMENT_SECRET
 from dedupe.model.errors import IdentityMismatchError
 from dedupe.model.identity import Identity
 from dedupe.model.types import Topic
 from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.kafka.older_gateways import old_notes
-from dedupe.storage.notes import PIN, Pin
+from dedupe.storage.notes import PIN, SKIPS, Pin
 from tests.fault.conftest import PARTITIONS, LogUnderTest, kafka_log
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event
 from tests.support.kafka import delete_topics
-from tests.support.settings import kafka_config
+from tests.support.settings import kafka_config, routing_key
 
 EVENTS = [new_event() for _ in range(40)]
 
@@ -63,6 +65,41 @@ def test_log_whose_notes_are_lost_is_refused_until_it_is_adopted(
         after = answer_of(gateway)
     assert after.content == before.content
     assert len(before.json()["receipts"]) == len(EVENTS)
+
+
+async def note_as_of_old(store: KafkaStore, name: str, topic: str, partition: int, text: str) -> None:
+    """Write a note as gateways of before the routing topic did."""
+    group = f"gateway-{topic}-{name}"
+    request = OffsetCommitRequest_v3(group, -1, "", -1, [(topic, [(partition, 0, text)])])
+    response = await store.cluster.send_to_coordinator(group, request)
+    assert response.topics == [(topic, [(partition, 0)])]
+
+
+async def test_what_an_older_gateway_noted_is_compared_and_taken_along(
+    kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    log = kafka_log(kafka_bootstrap)
+    topic, gateway = log.env["GATEWAY_TOPIC"], Gateway(tmp_path / "gateway", log.env)
+    with gateway:
+        await asyncio.to_thread(answer_of, gateway)
+    await delete_topics(kafka_bootstrap, [f"{topic}.routing"])
+    store = await KafkaStore.open(kafka_config(kafka_bootstrap), routing=routing_key(topic))
+    ours = Identity(DEVELOPMENT_SECRET.encode()).check_value.hex()
+
+    await note_as_of_old(store, PIN, topic, 0, Pin(PARTITIONS, "another", 1).encoded())
+    for command in (["serve"], ["reshard", "adopt"]):
+        refused = await asyncio.to_thread(cli, gateway, *command)
+        assert refused.returncode == 3
+        assert b"begun with another GATEWAY_IDENTITY_SECRET" in refused.stderr
+    await note_as_of_old(store, PIN, topic, 0, Pin(PARTITIONS, ours, 1).encoded())
+    await note_as_of_old(store, SKIPS, topic, 2, "[[7,9]]")
+    assert (await asyncio.to_thread(cli, gateway, "serve")).returncode == 2
+    adopted = await asyncio.to_thread(cli, gateway, "reshard", "adopt")
+
+    assert adopted.returncode == 0, adopted.stderr.decode()
+    assert await store.notes(SKIPS, topic) == {2: "[[7,9]]"}
+    assert Pin.decode((await old_notes(store.cluster, PIN, topic))[0]).record_version == 2
+    await store.close()
 
 
 async def test_older_gateway_refuses_a_log_of_this_version(kafka_bootstrap: str, tmp_path: Path) -> None:
