@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 include tools/setup.mk
 
-.PHONY: help run native test unit mutants prove docs check kafka pipeline kafka-matrix demo bench load fault screenshots image-test chart-test k8s-test grafana-test clean
+.PHONY: help run native test unit mutants prove docs site check kafka pipeline kafka-matrix demo bench load fault screenshots image-test chart-test k8s-test grafana-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ prove: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/
 
 docs: $(VENV)/.stamp-dev ## write what is generated anew, after a new setting, metric or value of the chart
 	@exec $(BIN)/python -m tests.support.generated
+
+site: $(VENV)/.stamp-dev ## build the documentation as a site with search in build/site, every link checked
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict && echo "The site is built: build/site/index.html"
 
 check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types, import contracts and Dockerfile
 	@$(BIN)/ruff check

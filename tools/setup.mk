@@ -238,6 +238,7 @@ build/go/compose:
 # What operators define of their resources, out of their modules' sources. Apache's Spark operator publishes none.
 CRDS := sigs.k8s.io/gateway-api@v1.3.0:config/crd/standard/gateway.networking.k8s.io_httproutes.yaml \
   github.com/prometheus-operator/prometheus-operator@v0.85.0:example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml \
+  github.com/prometheus-operator/prometheus-operator@v0.85.0:example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml \
   github.com/prometheus-operator/prometheus-operator@v0.85.0:example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml \
   github.com/kubeflow/spark-operator/v2@v2.3.0:config/crd/bases/sparkoperator.k8s.io_sparkapplications.yaml
 

@@ -1,4 +1,4 @@
-"""When this worker's certificates end, as metrics."""
+"""When this worker's certificates end, and for how long they are made, as metrics."""
 
 import time
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from app.admin.scraped import ScrapedCollector
 from app.settings.model import Settings
-from dedupe.certificate import end_of
+from dedupe.certificate import validity_of
 
 
 class CertificateCollector(ScrapedCollector):
@@ -15,21 +15,19 @@ class CertificateCollector(ScrapedCollector):
 
     def __init__(self, settings: Settings) -> None:
         self._files = (
-            (
-                "gateway_peer_certificate_expires_seconds",
-                "Time until the certificate for other workers ends",
-                settings.group.peer_tls_cert_file,
-            ),
-            (
-                "gateway_kafka_certificate_expires_seconds",
-                "Time until the client certificate for Kafka ends",
-                settings.log.kafka.ssl_cert_file,
-            ),
+            ("peer", "certificate for other workers", settings.group.peer_tls_cert_file),
+            ("kafka", "client certificate for Kafka", settings.log.kafka.ssl_cert_file),
         )
 
     def collect(self) -> Iterator[Metric]:
         for name, text, path in self._files:
-            family = GaugeMetricFamily(name, text, labels=[])
-            if path is not None and (end := end_of(path)) is not None:
-                family.add_metric([], round(end.timestamp() - time.time()))
-            yield family
+            prefix = f"gateway_{name}_certificate"
+            expires = GaugeMetricFamily(f"{prefix}_expires_seconds", f"Time until the {text} ends", labels=[])
+            lifetime = GaugeMetricFamily(
+                f"{prefix}_lifetime_seconds", f"Time from the begin to the end of the {text}", labels=[]
+            )
+            if path is not None and (found := validity_of(path)) is not None:
+                expires.add_metric([], round(found.end.timestamp() - time.time()))
+                lifetime.add_metric([], round((found.end - found.begin).total_seconds()))
+            yield expires
+            yield lifetime

@@ -4,11 +4,13 @@ Common options of commands, and the output of results.
 Its imports are fast, so that `--help` is.
 """
 
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -24,9 +26,26 @@ Url = Annotated[
         envvar="GATEWAY_ADMIN_URL", help="Admin URL of a running gateway, or of any worker of a group."
     ),
 ]
+
+
+def _or_that_of_the_file(token: str | None) -> str | None:
+    """Return the token, or that of the file which a gateway beside the command reads."""
+    path = os.environ.get("GATEWAY_ADMIN_TOKEN_FILE")
+    if token is not None or not path:
+        return token
+    try:
+        return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as err:
+        raise typer.BadParameter(f"GATEWAY_ADMIN_TOKEN_FILE is {path}, which cannot be read: {err}") from None
+
+
 Token = Annotated[
     str | None,
-    typer.Option(envvar="GATEWAY_ADMIN_TOKEN", help="Token of the admin port, if it requires one."),
+    typer.Option(
+        envvar="GATEWAY_ADMIN_TOKEN",
+        callback=_or_that_of_the_file,
+        help="Token of the admin port, if it requires one; without it, that of GATEWAY_ADMIN_TOKEN_FILE.",
+    ),
 ]
 
 Since = Annotated[

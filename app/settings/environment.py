@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from app.settings.model import Settings
 from app.settings.replaced import REPLACED
-from app.settings.section import PREFIX, settings_of
+from app.settings.section import PREFIX, secret_file_variables, settings_of
 from dedupe.model.errors import ConfigurationError
 
 CLIENT_VARIABLES = frozenset({"GATEWAY_ADMIN_URL", "GATEWAY_URL", "GATEWAY_WRITE_KEY"})
@@ -19,7 +19,9 @@ _LINK_NAME = re.compile(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)(_|$
 
 def refuse_unknown_variables(environment: Mapping[str, str] = os.environ) -> None:
     """Raise ConfigurationError for unknown GATEWAY_* variables, one sentence each."""
-    known = CLIENT_VARIABLES.union(setting.variable for setting in settings_of(Settings))
+    known = CLIENT_VARIABLES.union(
+        (setting.variable for setting in settings_of(Settings)), secret_file_variables(Settings)
+    )
     problems = []
     for name, value in sorted(environment.items()):
         upper = name.upper()

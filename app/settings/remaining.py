@@ -9,7 +9,14 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from app.settings.model import Settings
-from app.settings.section import Section, Setting, sentences_of, settings_of, variables_in
+from app.settings.section import (
+    Section,
+    Setting,
+    sentences_of,
+    settings_of,
+    variables_in,
+    with_secret_files,
+)
 
 NEEDED = ("GATEWAY_IDENTITY_SECRET", "GATEWAY_KAFKA_BOOTSTRAP_SERVERS", "GATEWAY_KAFKA_SASL_USERNAME")
 """Settings that checks need; a rule reports them if they are missing or wrong."""
@@ -34,13 +41,14 @@ class Remaining(NamedTuple):
 
 def remaining_settings() -> Remaining:
     """Read the settings from the environment, even if some of them are wrong."""
-    variables = variables_in(os.environ)
-    malformed: set[str] = set()
-    sentences: list[str] = []
+    variables, unread = with_secret_files(Settings, variables_in(os.environ))
+    malformed = set(unread)
+    sentences = list(unread.values())
     try:
         settings = Settings.model_validate(variables)
     except ValidationError as err:
-        malformed, sentences = _malformed(err), list(sentences_of(err))
+        malformed |= _malformed(err)
+        sentences += sentences_of(err)
         right = {name: value for name, value in variables.items() if name not in malformed}
         settings = Settings.model_validate(right)
 

@@ -2,19 +2,24 @@
 A section of settings: a frozen model whose fields are read from variables GATEWAY_*.
 
 A field's variable is GATEWAY_, the section's prefix and the field's name. A section may hold other
-sections; each reads its own variables from the same environment.
+sections; each reads its own variables from the same environment. A secret may be in a file instead, as
+Vault's injector and the CSI driver write it: the variable with _FILE behind it names the file, which is read
+once. Kafka's password has a setting of its own for its file, since that is read again at each login.
 """
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from dedupe.model.errors import ConfigurationError
 
 PREFIX = "GATEWAY_"
+FILE_SUFFIX = "_FILE"
+SECRET_FILE_BYTES_MAX = 64 * 1024
 
 
 def variables(prefix: str = "") -> Callable[[str], str]:
@@ -81,10 +86,13 @@ def sections_in(section: Section) -> Iterator[Section]:
 
 def load(kind: type[AnySection]) -> AnySection:
     """Read settings from the environment. Raises ConfigurationError, one sentence a line, without values."""
+    variables, unread = with_secret_files(kind, variables_in(os.environ))
     try:
-        settings = kind.model_validate(variables_in(os.environ))
+        settings = kind.model_validate(variables)
     except ValidationError as err:
-        raise ConfigurationError("\n".join(sentences_of(err))) from None
+        raise ConfigurationError("\n".join([*unread.values(), *sentences_of(err)])) from None
+    if unread:
+        raise ConfigurationError("\n".join(unread.values()))
     if broken := list(settings.contradictions()):
         raise ConfigurationError("\n".join(broken))
     return settings
@@ -94,6 +102,56 @@ def variables_in(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of settings that are set, by their names in upper case; an empty one is not."""
     upper = {name.upper(): value for name, value in environment.items() if value}
     return {name: value for name, value in upper.items() if name.startswith(PREFIX)}
+
+
+def secret_file_variables(kind: type[Section]) -> Iterator[str]:
+    """Yield the variables that name a file with a secret, and are no settings of their own."""
+    for setting in settings_of(kind):
+        file = f"{setting.name}{FILE_SUFFIX}".lower()
+        if _is_secret(setting.field.annotation) and file not in setting.section.model_fields:
+            yield f"{setting.variable}{FILE_SUFFIX}"
+
+
+def with_secret_files(
+    kind: type[Section], variables: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """
+    Return the variables with the secrets of the files that they name; and for each secret that could not be
+    read its variable with a sentence, which holds no secret.
+    """
+    found, unread = dict(variables), {}
+    for variable in secret_file_variables(kind):
+        if (path := found.pop(variable, None)) is None:
+            continue
+        secret = variable.removesuffix(FILE_SUFFIX)
+        if secret in found:
+            unread[secret] = f"{secret} and {variable} are both set: remove one of them"
+            continue
+        try:
+            found[secret] = _secret_in(Path(path))
+        except (OSError, ValueError) as err:
+            reason = err.strerror if isinstance(err, OSError) else err
+            unread[secret] = f"{variable} is {path}, which cannot be read: {reason}"
+    return found, unread
+
+
+def _secret_in(path: Path) -> str:
+    """Return the text of a file, without the line ends that editors and `echo` add."""
+    with path.open("rb") as file:
+        content = file.read(SECRET_FILE_BYTES_MAX + 1)
+    if len(content) > SECRET_FILE_BYTES_MAX:
+        raise ValueError(f"it has more than {SECRET_FILE_BYTES_MAX} bytes")
+    try:
+        text = content.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise ValueError("it is no text in UTF-8") from None
+    if not text:
+        raise ValueError("it is empty")
+    return text
+
+
+def _is_secret(annotation: object) -> bool:
+    return annotation is SecretStr or any(_is_secret(part) for part in get_args(annotation))
 
 
 def sentences_of(err: ValidationError) -> Iterator[str]:

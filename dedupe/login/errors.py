@@ -10,3 +10,7 @@ class LoginError(KafkaError):
 
     def __str__(self) -> str:
         return Exception.__str__(self)
+
+
+class LoginRefusedError(LoginError):
+    """The broker refuses the login: it can be reached, and says no."""

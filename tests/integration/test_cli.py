@@ -137,3 +137,15 @@ def test_log_that_does_not_exist_yet_is_said_to_be_missing(command: str, tmp_pat
     assert (done.returncode, done.stdout) == (0, b"")
     assert f"gateway: there is no log in {gateway.data} yet" in done.stderr.decode()
     assert not gateway.data.exists()
+
+
+def test_gateway_and_commands_read_the_token_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("a-token-in-a-file\n", encoding="utf-8")
+    with Gateway(tmp_path / "gateway", {"GATEWAY_ADMIN_TOKEN_FILE": str(file)}) as gateway:
+        assert httpx.get(f"{gateway.admin_url}/admin/v1/stats").status_code == 401
+        assert cli(gateway, "stats", "--url", gateway.admin_url).returncode == 0
+        file.unlink()
+        refused = cli(gateway, "stats", "--url", gateway.admin_url)
+        assert refused.returncode == 2
+        assert b"GATEWAY_ADMIN_TOKEN_FILE" in refused.stderr

@@ -9,14 +9,17 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from aiokafka import TopicPartition
 
 from dedupe.login import tokens
 from dedupe.login.errors import LoginError
 from dedupe.model.clock import SystemClock
 from dedupe.model.errors import RetriableError
 from dedupe.storage.kafka.broker_connection import BrokerConnection
-from dedupe.storage.kafka.config import KafkaConfig
+from dedupe.storage.kafka.config import Address, KafkaConfig
 from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.probe import probe_path
+from dedupe.storage.kafka.wire import ProducerIdAndEpoch
 from tests.contract.log_contract import at, read_all, records_of
 from tests.support.certificates import write_certificate
 from tests.support.gateway import Gateway
@@ -266,3 +269,15 @@ async def test_port_without_tls_is_told(guarded: Guarded) -> None:
     config = kafka_config(guarded.broker.bootstrap_servers, request_timeout_s=5, **login)
     with pytest.raises(LoginError, match="ended the TLS handshake: is it a port without TLS"):
         await BrokerConnection.open(config, *config.bootstrap_addresses())
+
+
+@pytest.mark.regression(
+    "A worker whose login a broker refused gave its partitions up, as if the broker were out of reach."
+)
+async def test_refused_login_is_an_answer_to_a_probe(guarded: Guarded) -> None:
+    topic, older = TopicPartition("events", 0), ProducerIdAndEpoch(1, 0)
+    refused = guarded.config(sasl_password="another")
+    (leader,) = refused.bootstrap_addresses()
+    await probe_path(refused, topic, leader, older)
+    with pytest.raises(RetriableError):
+        await probe_path(refused, topic, Address(HOST, free_port()), older)

@@ -12,6 +12,8 @@ PANELS: list[dict[str, Any]] = BOARD["panels"]
 MAY_BE_ZERO = {
     "gateway_queue_events": "the lanes take them faster than clients send",
     "gateway_restore_lag_records": "the gateway started with an empty log",
+    "gateway_http_link_failures_total": "no client has a slow link",
+    "gateway_http_unknown_clients_total": "no client comes through a proxy",
     "gateway_body_memory_bytes": "a body is there for a moment, in which Prometheus seldom looks",
 }
 

@@ -26,7 +26,9 @@ OPEN = frozenset(
         *("securityContext", "nodeSelector", "affinity", "updateStrategy", "livenessProbe", "readinessProbe"),
         *("serviceAccount.annotations", "service.annotations", "ingress.annotations"),
         *("httpRoute.annotations", "persistence.annotations", "serviceMonitor.labels"),
-        *("prometheusRule.labels", "grafanaDashboard.labels"),
+        *("prometheusRule.labels", "grafanaDashboard.labels", "grafanaDashboard.annotations"),
+        *("commonLabels", "commonAnnotations", "statefulSetAnnotations", "service.labels"),
+        *("persistence.labels", "prometheusRule.overrides", "autoscaling.behavior", "dnsConfig"),
     )
 )
 """Objects whose keys are Kubernetes' or the user's own."""
@@ -50,6 +52,14 @@ RULES: Mapping[str, dict[str, Any]] = {
     "activeDeadlineSeconds": POSITIVE,
     "service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
     "service.port": PORT,
+    "service.nodePort": {"type": "integer", "minimum": 0, "maximum": 65535},
+    "service.externalTrafficPolicy": {"enum": ["", "Cluster", "Local"]},
+    "service.ipFamilyPolicy": {"enum": ["", "SingleStack", "PreferDualStack", "RequireDualStack"]},
+    "platform": {"enum": ["auto", "kubernetes", "openshift"]},
+    "persistence.retention.whenDeleted": {"enum": ["Retain", "Delete"]},
+    "persistence.retention.whenScaled": {"enum": ["Retain", "Delete"]},
+    "serviceMonitor.kind": {"enum": ["ServiceMonitor", "PodMonitor"]},
+    "prometheusRule.runbookBaseUrl": {"type": "string", "pattern": "^(https?://.*/)?$"},
     "admin.port": PORT,
     "probes.port": PORT,
     "peers.port": PORT,
@@ -59,6 +69,9 @@ RULES: Mapping[str, dict[str, Any]] = {
     "terminationGracePeriodSeconds": POSITIVE,
     "podDisruptionBudget.maxUnavailable": {
         "anyOf": [POSITIVE, {"type": "string", "pattern": "^[1-9][0-9]?%$"}],
+    },
+    "podDisruptionBudget.minAvailable": {
+        "anyOf": [{"const": ""}, POSITIVE, {"type": "string", "pattern": "^[1-9][0-9]?%$"}],
     },
     "autoscaling.minReplicas": POSITIVE,
     "autoscaling.maxReplicas": POSITIVE,

@@ -258,9 +258,9 @@ class BrokerConnection(asyncio.Protocol):
             self._transport.abort()
             for _, response in self._unanswered:
                 if not response.done():
+                    told = type(err) if isinstance(err, LoginError) else None
                     text = f"the connection ended: {err}"
-                    is_told = isinstance(err, LoginError)
-                    response.set_exception(LoginError(str(err)) if is_told else KafkaConnectionError(text))
+                    response.set_exception(told(str(err)) if told else KafkaConnectionError(text))
             self._unanswered.clear()
 
     def _tls_alert(self) -> LoginError | None:

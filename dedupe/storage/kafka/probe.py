@@ -10,6 +10,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from dedupe.login.errors import LoginRefusedError
 from dedupe.model.errors import RetriableError
 from dedupe.storage.kafka.broker_connection import BrokerConnection, ConnectionPool
 from dedupe.storage.kafka.config import Address, KafkaConfig
@@ -69,6 +70,8 @@ async def probe_path(
     """
     Require an answer of a leader to a large request over a new connection, whichever it is.
 
+    A refused login is one: the leader can be reached, and a definite refusal moves no lane.
+
     Args:
         config: how to reach the cluster.
         tp: a partition.
@@ -83,6 +86,8 @@ async def probe_path(
         connection = await patience.connect(connections, leader)
         batch = batch_of_older_epoch(older, time.time_ns() // 1_000_000, size_bytes=PATH_BYTES)
         await produce(connection, tp, batch, patience, timeout_s=config.request_timeout_s)
+    except LoginRefusedError:
+        return
     except (KafkaError, OSError) as err:
         raise RetriableError(f"{leader} does not answer a large request: {config.explain(err)}") from err
     finally:

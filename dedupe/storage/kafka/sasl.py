@@ -6,7 +6,7 @@ import time
 
 from aiokafka.conn import BaseSaslAuthenticator, SaslPlainAuthenticator, ScramAuthenticator
 
-from dedupe.login.errors import LoginError
+from dedupe.login.errors import LoginRefusedError
 from dedupe.login.login import Login
 from dedupe.login.settings import AWS, OAUTH, Pairs
 from dedupe.login.tokens import Tokens, expiry_of
@@ -37,7 +37,7 @@ class TokenAuthenticator(BaseSaslAuthenticator):
             raise self.refusal(_status_of(payload))
         return None
 
-    def refusal(self, why: str) -> LoginError:
+    def refusal(self, why: str) -> LoginRefusedError:
         """Return the error of a broker that refuses the token; the next login gets another one."""
         token = self._token or ""
         ends_at = expiry_of(token)
@@ -45,7 +45,7 @@ class TokenAuthenticator(BaseSaslAuthenticator):
         hint = ", which has expired" if is_over else ""
         text = f"the broker refuses the token{hint} ({why}): does it know the issuer, audience and scope?"
         self._tokens.refused(token, text)
-        return LoginError(text)
+        return LoginRefusedError(text)
 
 
 def mechanism_of(login: Login) -> str:
@@ -71,7 +71,7 @@ async def authenticator_of(login: Login) -> BaseSaslAuthenticator:
 
 def refusal_of(
     login: Login, code: int, response: object, authenticator: BaseSaslAuthenticator | None
-) -> LoginError:
+) -> LoginRefusedError:
     """
     Return the error of a step that the broker refused.
 
@@ -84,7 +84,7 @@ def refusal_of(
     settings = login.settings
     if code == UNSUPPORTED_MECHANISM:
         known = ", ".join(map(str, getattr(response, "enabled_mechanisms", ()))) or "none"
-        return LoginError(
+        return LoginRefusedError(
             f"the broker knows the logins {known}, not {mechanism_of(login)}: "
             f"see {settings.variable('sasl_mechanism')}"
         )
@@ -92,7 +92,7 @@ def refusal_of(
     if isinstance(authenticator, TokenAuthenticator):
         return authenticator.refusal(why)
     whom = f"{settings.sasl_mechanism} as {settings.sasl_username}"
-    return LoginError(f"the broker refuses the login {whom}: {why}")
+    return LoginRefusedError(f"the broker refuses the login {whom}: {why}")
 
 
 def _status_of(payload: bytes) -> str:

@@ -22,6 +22,44 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ include "gateway.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* The annotations that all objects share, and those of one, which win: a block, or nothing. */ -}}
+{{- define "gateway.annotations" -}}
+{{- with mergeOverwrite (dict) .root.Values.commonAnnotations (.own | default dict) }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "gateway.isOpenShift" -}}
+{{- if or (eq .Values.platform "openshift") (and (eq .Values.platform "auto") (.Capabilities.APIVersions.Has "security.openshift.io/v1")) }}true{{ end }}
+{{- end }}
+
+{{- /* OpenShift gives each namespace users and groups of its own. */ -}}
+{{- define "gateway.podSecurityContext" -}}
+{{- if include "gateway.isOpenShift" . }}
+{{- toYaml (omit .Values.podSecurityContext "runAsUser" "runAsGroup" "fsGroup" "fsGroupChangePolicy") }}
+{{- else }}
+{{- toYaml .Values.podSecurityContext }}
+{{- end }}
+{{- end }}
+
+{{- define "gateway.imagePullSecrets" -}}
+{{- with concat .Values.global.imagePullSecrets .Values.imagePullSecrets | uniq }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ if kindIs "map" . }}{{ .name }}{{ else }}{{ . }}{{ end }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The label `job` of the release's metrics, as Prometheus' operator gives it to what a Service leads to. */ -}}
+{{- define "gateway.job" -}}
+{{- printf "%s-admin" (include "gateway.fullname" .) }}
 {{- end }}
 
 {{- define "gateway.serviceAccountName" -}}
@@ -33,13 +71,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{- define "gateway.image" -}}
-{{- $image := printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
-{{- with .Values.image.digest }}{{ printf "%s@%s" $.Values.image.repository . }}{{ else }}{{ $image }}{{ end }}
+{{- $registry := .Values.image.registry | default .Values.global.imageRegistry }}
+{{- $repository := ternary (printf "%s/%s" $registry .Values.image.repository) .Values.image.repository (ne $registry "") }}
+{{- with .Values.image.digest }}{{ printf "%s@%s" $repository . }}{{ else }}{{ printf "%s:%s" $repository (default .Chart.AppVersion .Values.image.tag) }}{{ end }}
 {{- end }}
 
 {{- /* Several gateways share the partitions: they have names, and a port to talk to one another. */ -}}
 {{- define "gateway.isGroup" -}}
-{{- if or (gt (int .Values.replicaCount) 1) .Values.autoscaling.enabled }}true{{ end }}
+{{- if or (gt (int .Values.replicaCount) 1) .Values.autoscaling.enabled .Values.autoscaling.external }}true{{ end }}
 {{- end }}
 
 {{- /* A pod's name at which its peers find it; certificates are for all such names of a release. */ -}}
@@ -47,12 +86,16 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- printf "%s-peers.%s.svc" (include "gateway.fullname" .) .Release.Namespace }}
 {{- end }}
 
-{{- /* A quantity of memory in MiB; empty if it is none that the chart understands. */ -}}
+{{- /* A quantity of memory in whole MiB, rounded down. */ -}}
 {{- define "gateway.mebibytes" -}}
-{{- $text := toString . }}
-{{- if regexMatch "^[0-9]+Gi$" $text }}{{ mul 1024 (trimSuffix "Gi" $text | int) }}
-{{- else if regexMatch "^[0-9]+Mi$" $text }}{{ trimSuffix "Mi" $text }}
+{{- $text := ternary (printf "%.0f" .) (toString .) (kindIs "float64" .) }}
+{{- $number := regexFind "^[0-9]+([.][0-9]+)?" $text }}
+{{- $factors := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "" 1 }}
+{{- $unit := trimPrefix $number $text }}
+{{- if or (eq $number "") (not (hasKey $factors $unit)) }}
+{{- fail (printf "resources.limits.memory: %s is no quantity that the chart understands: write it as 4Gi, 1.5Gi, 512Mi or 4G" $text) }}
 {{- end }}
+{{- divf (mulf $number (get $factors $unit)) 1048576 | floor | int }}
 {{- end }}
 
 {{- /* A duration as settings have them, e.g. 90, 500ms or 2m, in whole seconds and rounded up. */ -}}
@@ -75,7 +118,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   "GATEWAY_PROBE_LISTEN" (printf "0.0.0.0:%d" (int .Values.probes.port))
   "GATEWAY_DATA_DIR" "/data"
 }}
-{{- $service := printf "%s-admin" (include "gateway.fullname" .) }}
+{{- $service := include "gateway.job" . }}
 {{- $names := list $service (printf "%s.%s" $service .Release.Namespace) (printf "%s.%s.svc" $service .Release.Namespace) }}
 {{- $_ := set $settings "GATEWAY_ADMIN_HOSTS" (join "," $names) }}
 {{- $_ := set $settings "GATEWAY_LOGGING_FORMAT" "json" }}
@@ -90,6 +133,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- if .existingSecret }}
 {{- $_ := set $settings "GATEWAY_KAFKA_SASL_PASSWORD_FILE" "/etc/gateway/kafka-sasl/password" }}
+{{- end }}
+{{- with .passwordFile }}
+{{- $_ := set $settings "GATEWAY_KAFKA_SASL_PASSWORD_FILE" . }}
 {{- end }}
 {{- range $name, $value := dict "TOKEN_URL" .oauth.tokenUrl "SCOPE" .oauth.scope "EXTENSIONS" .oauth.extensions }}
 {{- if $value }}
@@ -115,16 +161,25 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if .Values.secrets.existingSecret }}
 {{- $_ := set $settings "GATEWAY_WRITE_KEYS_FILE" (printf "/etc/gateway/write-keys/%s" .Values.secrets.keys.writeKeys) }}
 {{- end }}
+{{- range $name, $path := dict "IDENTITY_SECRET" .Values.secrets.files.identitySecret "ADMIN_TOKEN" .Values.secrets.files.adminToken "ADMIN_READ_TOKEN" .Values.secrets.files.adminReadToken "WRITE_KEYS" .Values.secrets.files.writeKeys }}
+{{- if $path }}
+{{- $_ := set $settings (printf "GATEWAY_%s_FILE" $name) $path }}
+{{- end }}
+{{- end }}
 {{- if include "gateway.isGroup" . }}
+{{- with .Values.zone }}
+{{- $_ := set $settings "GATEWAY_ZONE" . }}
+{{- end }}
 {{- if .Values.peers.tls.existingSecret }}
 {{- range $name, $file := dict "CERT" "tls.crt" "KEY" "tls.key" "CA" "ca.crt" }}
 {{- $_ := set $settings (printf "GATEWAY_PEER_TLS_%s_FILE" $name) (printf "/etc/gateway/peers/%s" $file) }}
 {{- end }}
 {{- end }}
 {{- end }}
-{{- with include "gateway.mebibytes" ((.Values.resources.limits).memory | default "") }}
-{{- $_ := set $settings "GATEWAY_INDEX_MEMORY" (printf "%dMiB" (div (int .) 4)) }}
-{{- $_ := set $settings "GATEWAY_BODY_MEMORY" (printf "%dMiB" (div (int .) 8)) }}
+{{- with (.Values.resources.limits).memory }}
+{{- $mebibytes := include "gateway.mebibytes" . | int }}
+{{- $_ := set $settings "GATEWAY_INDEX_MEMORY" (printf "%dMiB" (div $mebibytes 4)) }}
+{{- $_ := set $settings "GATEWAY_BODY_MEMORY" (printf "%dMiB" (div $mebibytes 8)) }}
 {{- end }}
 {{- range $name, $value := .Values.config }}
 {{- $_ := set $settings $name (toString $value) }}
@@ -143,8 +198,27 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and (eq .Values.log "kafka") (not .Values.kafka.bootstrapServers) }}
 {{- fail "log: kafka needs kafka.bootstrapServers (or set log: sqlite to try the gateway out without Kafka)" }}
 {{- end }}
-{{- if and (eq .Values.mode "production") (not .Values.secrets.existingSecret) }}
-{{- fail "mode: production needs secrets.existingSecret, a Secret with identity secret, admin token and write keys (or set mode: development)" }}
+{{- $files := .Values.secrets.files }}
+{{- if and (eq .Values.mode "production") (not .Values.secrets.existingSecret) (not (and $files.identitySecret $files.adminToken $files.writeKeys)) }}
+{{- fail "mode: production needs secrets.existingSecret, a Secret with identity secret, admin token and write keys, or all three in secrets.files (or set mode: development)" }}
+{{- end }}
+{{- if and .Values.secrets.existingSecret (or $files.identitySecret $files.adminToken $files.adminReadToken $files.writeKeys) }}
+{{- fail "secrets.existingSecret and secrets.files exclude each other: one of them has the secrets" }}
+{{- end }}
+{{- if and .Values.kafka.sasl.existingSecret .Values.kafka.sasl.passwordFile }}
+{{- fail "kafka.sasl.existingSecret and kafka.sasl.passwordFile exclude each other: one of them has the password" }}
+{{- end }}
+{{- if and .Values.autoscaling.enabled .Values.autoscaling.external }}
+{{- fail "autoscaling.enabled and autoscaling.external exclude each other: two autoscalers would fight" }}
+{{- end }}
+{{- if and .Values.command (not .Values.args) }}
+{{- fail "command replaces the image's entry point, so args must name what to run, e.g. [gateway serve]" }}
+{{- end }}
+{{- if and (ne .Values.service.type "LoadBalancer") (or .Values.service.loadBalancerClass .Values.service.loadBalancerSourceRanges) }}
+{{- fail "service.loadBalancerClass and service.loadBalancerSourceRanges need service.type: LoadBalancer" }}
+{{- end }}
+{{- if and (eq .Values.service.type "ClusterIP") (or .Values.service.externalTrafficPolicy .Values.service.nodePort) }}
+{{- fail "service.externalTrafficPolicy and service.nodePort need service.type: LoadBalancer or NodePort" }}
 {{- end }}
 {{- if and (eq .Values.mode "production") (eq .Values.log "sqlite") (not .Values.persistence.enabled) }}
 {{- fail "log: sqlite keeps the only copy of all events on the pod's volume, so mode: production needs persistence.enabled: true" }}
@@ -156,8 +230,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- fail "kafka.sasl.mechanism: OAUTHBEARER and kafka.sasl.oauth.tokenUrl need each other" }}
 {{- end }}
 {{- if not (or (eq $mechanism "AWS_MSK_IAM") (hasPrefix "file:" .Values.kafka.sasl.oauth.tokenUrl)) }}
-{{- if not .Values.kafka.sasl.existingSecret }}
-{{- fail (printf "kafka.securityProtocol: %s needs kafka.sasl.existingSecret, a Secret with the password" .Values.kafka.securityProtocol) }}
+{{- if not (or .Values.kafka.sasl.existingSecret .Values.kafka.sasl.passwordFile) }}
+{{- fail (printf "kafka.securityProtocol: %s needs kafka.sasl.existingSecret, a Secret with the password, or kafka.sasl.passwordFile" .Values.kafka.securityProtocol) }}
 {{- end }}
 {{- if not (or .Values.kafka.sasl.username .Values.kafka.sasl.usernameKey) }}
 {{- fail (printf "kafka.securityProtocol: %s needs kafka.sasl.username or kafka.sasl.usernameKey" .Values.kafka.securityProtocol) }}
@@ -205,7 +279,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 {{- $partitions := int (get .Values.config "GATEWAY_PARTITIONS" | default 8) }}
-{{- $pods := ternary (int .Values.autoscaling.maxReplicas) (int .Values.replicaCount) .Values.autoscaling.enabled }}
+{{- $pods := ternary (int .Values.autoscaling.maxReplicas) (int .Values.replicaCount) (or .Values.autoscaling.enabled .Values.autoscaling.external) }}
 {{- if gt $pods $partitions }}
 {{- fail (printf "%d pods for %d partitions: a pod without a partition has nothing to do" $pods $partitions) }}
 {{- end }}

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[3]
 CHART = ROOT / "helm" / "gateway"
 PIPELINE = ROOT / "helm" / "pipeline"
 PROFILES = CHART / "profiles"
+CASES = CHART / "ci"
 HELM = ROOT / "build" / "go" / "helm"
 TIMEOUT_S = 60
 
@@ -29,9 +30,15 @@ def helm(*words: str | Path) -> str:
     return done.stdout
 
 
+def path_of(profile: str) -> Path:
+    """Return the file of a profile, or of a case of the folder ci."""
+    case = CASES / f"{profile}.yaml"
+    return case if case.exists() else PROFILES / f"{profile}.yaml"
+
+
 def values(*profiles: str, **settings: object) -> list[str]:
     """Return the options for profiles and single values; dots of names are written as two underscores."""
-    words = [word for profile in profiles for word in ("--values", str(PROFILES / f"{profile}.yaml"))]
+    words = [word for profile in profiles for word in ("--values", str(path_of(profile)))]
     for name, value in settings.items():
         words += ["--set-json", f"{name.replace('__', '.')}={json.dumps(value)}"]
     return words

@@ -28,8 +28,8 @@ def test_documented_command_renders(words: list[str]) -> None:
     if "my-values.yaml" in options:
         place = options.index("my-values.yaml")
         options[place - 1 : place + 1] = MINE
-    if "--reuse-values" in options:
-        options.remove("--reuse-values")
+    if "--reset-then-reuse-values" in options:
+        options.remove("--reset-then-reuse-values")
         options += ["--values", str(CHART / "profiles" / "development.yaml")]
     assert "kind: " in helm("template", *options)
 

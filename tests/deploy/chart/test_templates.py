@@ -10,13 +10,13 @@ import pytest
 import yaml
 
 from app.settings.model import Settings
-from app.settings.section import load
-from tests.deploy.chart.helm import CHART, PROFILES, HelmError, environment, helm, only, render, values
+from app.settings.section import load, secret_file_variables
+from tests.deploy.chart.helm import CASES, CHART, PROFILES, HelmError, environment, helm, only, render, values
 from tests.deploy.chart.schemas import validate
 from tests.support.documents import blocks_of
 from tests.support.settings import VARIABLES
 
-VERSIONS = ("1.30", "1.37")
+VERSIONS = ("1.29", "1.30", "1.37")
 
 GROUP = {"GATEWAY_WORKER_ID", "GATEWAY_PEER_LISTEN", "GATEWAY_ZONE"}
 PEER_FILES = {f"GATEWAY_PEER_TLS_{name}_FILE": name for name in ("CERT", "KEY", "CA")}
@@ -46,6 +46,8 @@ MATRIX: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
             "httpRoute__hostnames": ["events.example.com"],
         },
     ),
+    "openshift": (("production", "openshift"), {}),
+    **{path.stem: ((path.stem,), {}) for path in sorted(CASES.glob("*.yaml"))},
     "no volume": (("development",), {"persistence__enabled": False}),
     "plain kafka": ((), KAFKA),
     "tls client": (
@@ -148,11 +150,11 @@ def test_pods_run_under_the_restricted_profile(manifests: list[dict[str, Any]]) 
 
 
 def test_settings_are_the_gateways(manifests: list[dict[str, Any]]) -> None:
-    known = set(VARIABLES)
+    known = {*VARIABLES, *secret_file_variables(Settings)}
     named = {name for name in environment(manifests) if name.startswith("GATEWAY_")}
-    is_group = "HorizontalPodAutoscaler" in {manifest["kind"] for manifest in manifests} or (
-        only(manifests, "StatefulSet")["spec"].get("replicas", 0) > 1
-    )
+    is_group = (
+        only(manifests, "StatefulSet")["spec"].get("replicas", 2) > 1
+    )  # others scale it, if it says nothing
     assert named - known <= GROUP
     assert bool(named & GROUP) == is_group
 
@@ -161,7 +163,10 @@ def test_settings_contradict_nothing(
     manifests: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name, value in environment(manifests).items():
-        if name.startswith("GATEWAY_") and name not in GROUP:
+        if name in secret_file_variables(Settings):
+            (tmp_path / name).write_text(f"the secret of {name}", encoding="utf-8")
+            monkeypatch.setenv(name, str(tmp_path / name))
+        elif name.startswith("GATEWAY_") and name not in GROUP:
             monkeypatch.setenv(name, value if isinstance(value, str) else f"the secret of {name}")
     settings = load(Settings)
     assert (settings.gateway.host, settings.gateway.port) == ("0.0.0.0", 8080)
@@ -251,9 +256,7 @@ def test_monitoring_reaches_the_probes_and_nobody_the_admin_port_unless_named() 
     policy = only(found, "NetworkPolicy")["spec"]
     by_port = {rule["ports"][0]["port"]: rule.get("from") for rule in policy["ingress"]}
     assert by_port["http"] is None
-    assert by_port["probes"][0]["namespaceSelector"]["matchLabels"] == {
-        "kubernetes.io/metadata.name": "monitoring"
-    }
+    assert by_port["probes"] is None, "metrics are for whichever namespace Prometheus is in"
     assert "admin" not in by_port
     (monitored,) = only(found, "ServiceMonitor")["spec"]["endpoints"]
     assert monitored["port"] == "probes"
@@ -289,7 +292,87 @@ def test_volumes_are_kept() -> None:
     assert spec["podManagementPolicy"] == "Parallel"
 
 
+@pytest.mark.parametrize(
+    ("memory", "index"),
+    [("4Gi", "1024MiB"), ("1.5Gi", "384MiB"), ("4G", "953MiB"), ("512Mi", "128MiB"), (2147483648, "512MiB")],
+)
+def test_any_quantity_of_memory_is_shared_out(memory: object, index: str) -> None:
+    told = environment(render("production", resources={"limits": {"memory": memory}}))
+    assert told["GATEWAY_INDEX_MEMORY"] == index
+
+
+def test_spread_counts_by_the_selector_that_is_named() -> None:
+    spec = only(render("platform-values"), "StatefulSet")["spec"]["template"]["spec"]
+    (constraint,) = spec["topologySpreadConstraints"]
+    assert constraint["labelSelector"] == {"matchLabels": {"team": "events"}}
+    assert helm("template", "events", CHART, *values("platform-values")).count("labelSelector") == 1
+
+
+def test_others_scale_a_group() -> None:
+    found = render("keda-values")
+    assert "replicas" not in only(found, "StatefulSet")["spec"]
+    assert environment(found).keys() >= GROUP
+    assert "HorizontalPodAutoscaler" not in {manifest["kind"] for manifest in found}
+    assert only(found, "ConfigMap")["data"] == {"target": "events-gateway"}
+
+
+def test_openshift_chooses_users_and_is_asked_for_names_on_its_port() -> None:
+    def seen(*words: str) -> tuple[set[str], set[int]]:
+        text = helm("template", "events", CHART, *values("production"), *words)
+        found = [document for document in yaml.safe_load_all(text) if document]
+        pod = only(found, "StatefulSet")["spec"]["template"]["spec"]
+        egress = only(found, "NetworkPolicy")["spec"]["egress"]
+        return set(pod["securityContext"]), {port["port"] for rule in egress for port in rule["ports"]}
+
+    chosen, ports = {"runAsNonRoot", "seccompProfile"}, {53, 5353, 9093}
+    assert seen(*values("openshift")) == (chosen, ports)
+    assert seen("--api-versions", "security.openshift.io/v1") == (chosen, ports)
+    fields, ports = seen()
+    assert fields > chosen
+    assert ports == {53, 9093}
+
+
+def test_a_mirror_has_every_image_and_labels_are_everywhere() -> None:
+    found = render("platform-values")
+    for manifest in found:
+        assert manifest["metadata"]["labels"]["cost-centre"] == "4711", manifest["kind"]
+        assert manifest["metadata"].get("annotations", {}).get("owner") or manifest["kind"] == "Pod"
+    pods = [only(found, "StatefulSet")["spec"]["template"]["spec"], only(found, "Pod")["spec"]]
+    for pod in pods:
+        assert pod["imagePullSecrets"] == [{"name": "mirror"}]
+        assert {each["image"].partition("/")[0] for each in pod["containers"]} == {"mirror.example.com:5000"}
+    (claim,) = only(found, "StatefulSet")["spec"]["volumeClaimTemplates"]
+    assert claim["metadata"]["labels"] == {"backup": "false", "cost-centre": "4711"}
+    other = render("production", global__imageRegistry="a.example.com", image__registry="b.example.com")
+    (container,) = only(other, "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    assert container["image"].startswith("b.example.com/gateway:")
+
+
+def test_pods_wait_before_they_stop_on_older_clusters_too() -> None:
+    def waits(version: str) -> Any:
+        text = helm("template", "events", CHART, *values("production"), "--kube-version", version)
+        found = [document for document in yaml.safe_load_all(text) if document]
+        (container,) = only(found, "StatefulSet")["spec"]["template"]["spec"]["containers"]
+        return container["lifecycle"]["preStop"]
+
+    assert waits("1.29.0") == {"exec": {"command": ["sleep", "10"]}}
+    assert waits("1.30.0") == {"sleep": {"seconds": 10}}
+
+
 CONTRADICTIONS = [
+    (("production",), {"resources": {"limits": {"memory": "much"}}}, "is no quantity"),
+    (("vault-values",), {"secrets__existingSecret": "s"}, "secrets.existingSecret and secrets.files exclude"),
+    (("vault-values",), {"secrets__files__adminToken": ""}, "mode: production needs secrets.existingSecret"),
+    (("production",), {"kafka__sasl__passwordFile": "/f"}, "kafka.sasl.passwordFile exclude each other"),
+    (
+        ("keda-values",),
+        {"autoscaling__enabled": True},
+        "autoscaling.enabled and autoscaling.external exclude",
+    ),
+    (("keda-values",), {"autoscaling__maxReplicas": 9}, "9 pods for 8 partitions"),
+    (("production",), {"command": ["sh"]}, "args must name what to run"),
+    (("production",), {"service__loadBalancerClass": "x"}, "need service.type: LoadBalancer"),
+    (("production",), {"service__nodePort": 30000}, "need service.type: LoadBalancer or NodePort"),
     (("development",), {"replicaCount": 2}, "replicaCount > 1 or autoscaling needs log: kafka"),
     (("development",), {"autoscaling__enabled": True}, "replicaCount > 1 or autoscaling needs log: kafka"),
     (("production",), {"log": "sqlite"}, "log: sqlite stores nothing on Kafka"),
@@ -402,7 +485,7 @@ def test_lint_finds_nothing(profile: str) -> None:
 
 def test_every_profile_is_tried() -> None:
     tried = {profile for profiles, _ in MATRIX.values() for profile in profiles}
-    assert {path.stem for path in PROFILES.glob("*.yaml")} == tried
+    assert {path.stem for folder in (PROFILES, CASES) for path in folder.glob("*.yaml")} == tried
 
 
 def test_notes_show_a_first_curl_and_what_is_unsafe() -> None:

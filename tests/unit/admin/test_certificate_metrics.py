@@ -23,6 +23,14 @@ def shown(collector: CertificateCollector) -> dict[str, float]:
     }
 
 
+def days_of(*, left: float, life: float) -> dict[str, float]:
+    return {
+        f"gateway_{whose}_certificate_{name}_seconds": days
+        for whose in ("peer", "kafka")
+        for name, days in (("expires", left), ("lifetime", life))
+    }
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
@@ -50,15 +58,14 @@ def collector_of(cert: Path, key: Path) -> CertificateCollector:
 def test_both_certificates_are_shown_as_their_files_are(files: tuple[Path, Path], tmp_path: Path) -> None:
     cert, key = files
     collector = collector_of(cert, key)
-    names = "gateway_peer_certificate_expires_seconds", "gateway_kafka_certificate_expires_seconds"
-    assert shown(collector) == dict.fromkeys(names, 10)
+    assert shown(collector) == days_of(left=10, life=12)
 
     write_certificate(tmp_path / "authority.pem", tmp_path / "other.pem", "authority", days=-1)
     cert.write_bytes(cert.read_bytes() + (tmp_path / "authority.pem").read_bytes())
-    assert shown(collector) == dict.fromkeys(names, -1), "what leads to its authority has ended"
+    assert shown(collector) == days_of(left=-1, life=1), "what leads to its authority has ended"
 
     write_certificate(cert, key, "worker", days=90)
-    assert shown(collector) == dict.fromkeys(names, 90), "no connection was made since"
+    assert shown(collector) == days_of(left=90, life=92), "no connection was made since"
 
     for text in (b"", b"nonsense", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
         cert.write_bytes(text)

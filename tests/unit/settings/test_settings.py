@@ -12,8 +12,9 @@ from app.settings.environment import refuse_unknown_variables
 from app.settings.limits import BATCH_ROOM_BYTES, RECORD_MARGIN_BYTES
 from app.settings.log import KafkaSettings, LogSettings
 from app.settings.model import Settings
+from app.settings.remaining import UnusableSettingError, remaining_settings
 from app.settings.replaced import REPLACED
-from app.settings.section import load, variables
+from app.settings.section import load, secret_file_variables, variables
 from app.settings.units import format_duration, format_size, parse_duration, parse_size
 from dedupe.model.clock import SystemClock
 from dedupe.model.errors import ConfigurationError
@@ -27,7 +28,7 @@ DAY = 86_400
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in (*VARIABLES, "GATEWAY_ADMIN_URL"):
+    for variable in (*VARIABLES, *secret_file_variables(Settings), "GATEWAY_ADMIN_URL"):
         monkeypatch.delenv(variable, raising=False)
 
 
@@ -409,3 +410,50 @@ SHOWN = [
         "data_dir",
     )
 ]
+
+
+@pytest.mark.parametrize("ends", ["", "\n", "\r\n"])
+def test_a_secret_may_be_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ends: str) -> None:
+    (tmp_path / "secret").write_bytes(f"{SECRET}{ends}".encode())
+    monkeypatch.setenv("GATEWAY_MODE", "development")
+    monkeypatch.setenv("GATEWAY_IDENTITY_SECRET_FILE", str(tmp_path / "secret"))
+    refuse_unknown_variables()
+    settings = load(Settings)
+    assert settings.gateway.identity_key == SECRET.encode()
+    (shown,) = [each for each in effective(settings) if each.variable == "GATEWAY_IDENTITY_SECRET"]
+    assert (shown.value, shown.origin) == (REDACTED, "environment")
+
+
+def test_every_secret_but_a_login_that_changes_may_be_in_a_file() -> None:
+    assert list(secret_file_variables(Settings)) == [
+        "GATEWAY_IDENTITY_SECRET_FILE",
+        "GATEWAY_ADMIN_TOKEN_FILE",
+        "GATEWAY_ADMIN_READ_TOKEN_FILE",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "says"),
+    [
+        (None, {}, "No such file or directory"),
+        (b"", {}, "it is empty"),
+        (b"\n", {}, "it is empty"),
+        (b"\xff" * 20, {}, "it is no text in UTF-8"),
+        (b"x" * 70_000, {}, "it has more than 65536 bytes"),
+        (SECRET.encode(), {"identity_secret": SECRET}, "are both set"),
+    ],
+)
+def test_a_file_without_its_secret_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes | None, more: dict[str, str], says: str
+) -> None:
+    path = tmp_path / "secret"
+    if content is not None:
+        path.write_bytes(content)
+    said = refusal(monkeypatch, identity_secret_file=str(path), **more)
+    assert "GATEWAY_IDENTITY_SECRET_FILE" in said
+    assert says in said
+    assert SECRET not in said
+    remaining = remaining_settings()
+    assert remaining.problems == said.splitlines()
+    with pytest.raises(UnusableSettingError):
+        _ = remaining.settings.gateway.identity_secret
