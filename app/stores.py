@@ -286,19 +286,24 @@ async def create_kafka_topics(store: LogStore, settings: Settings, *, replicatio
     return await create_topics(store, *_needs(store, settings), replication_factor=replication_factor)
 
 
+def kafka_topics_of(settings: Settings) -> list[TopicSpec]:
+    """Return the topics that these settings need on Kafka."""
+    clean, quarantine = settings.log.topics
+    return [
+        TopicSpec(*clean, "GATEWAY_PARTITIONS"),
+        TopicSpec(*quarantine, "GATEWAY_QUARANTINE_PARTITIONS"),
+        routing_spec(clean),
+    ]
+
+
 def _needs(store: KafkaStore, settings: Settings) -> tuple[list[TopicSpec], Demands]:
     """Return the required topics, and the demands on them."""
-    variables = ("GATEWAY_PARTITIONS", "GATEWAY_QUARANTINE_PARTITIONS")
-    specs = [
-        TopicSpec(*topic, variable) for topic, variable in zip(settings.log.topics, variables, strict=True)
-    ]
-    specs.append(routing_spec(settings.log.topics[0]))
     demands = Demands(
         retention_ms=round(settings.index.retention * 1000),
         batch_bytes_max=settings.limits.batch_bytes_max,
         transaction_timeout_ms=round(store.config.transaction_timeout_s * 1000),
     )
-    return specs, demands
+    return kafka_topics_of(settings), demands
 
 
 def _native_batches(settings: Settings) -> tuple[NativeEncode, NativeDecode] | tuple[None, None]:

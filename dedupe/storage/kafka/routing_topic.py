@@ -86,6 +86,8 @@ class RoutingTopic:
             RetriableError: its outcome is unknown; call again.
             ConfigurationError: a right is missing.
         """
+        if not await self._cluster.partitions_of(self._key.topic):
+            raise RetriableError(f"topic {self._key.topic} does not exist")  # and has no id to bind a note to
         place = (await self._places())[0]
         record = note_record(note, place, self._key.mac_key, now_ms=time.time_ns() // 1_000_000)
         batch = encode_batch([record], NO_PRODUCER, NO_SEQUENCE, bytes_max=BATCH_BYTES_MAX)
