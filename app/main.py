@@ -50,7 +50,7 @@ from app.ingest.application import create_edge
 from app.ingest.receipts import CODES, REASONS
 from app.ingest.routes.events import Ingest
 from app.native_module import native_version
-from app.process.background_tasks import announce, keep_notes, tell_outages, trim_log
+from app.process.background_tasks import announce, tell_outages, trim_log
 from app.process.clock_check import follow_wall_clock, keep_time
 from app.process.life import (
     DRAIN_LINGER_S,
@@ -74,7 +74,6 @@ from dedupe.partition.snapshotter import Snapshotter
 from dedupe.partition.supervisor import LocalLanes
 from dedupe.router import Router
 from dedupe.storage.log import Crashpoint, no_crashpoint
-from dedupe.storage.pinning import renew_notes
 from dedupe.storage.snapshots.store import SnapshotStore
 
 GC_THRESHOLDS = (12_000, 8, 400)
@@ -168,7 +167,6 @@ async def serve(
             indexes,
             identity=identity,
             clock=clock,
-            is_pinned=opened.is_pinned,
             alarms=Alarms(partial(follow_wall_clock, clock), setting_watch.doubt),
             crashpoint=crashpoint,
         )
@@ -383,7 +381,6 @@ def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[Background
             native_version=native_version(settings.gateway.native),
         ),
         tell_outages(router),
-        keep_notes(partial(renew_notes, parts.opened.store, settings.log.topics)),
         parts.ingress.disk.watch(router),
         parts.ingress.files.watch(),
     ]

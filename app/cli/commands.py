@@ -20,6 +20,7 @@ from app.cli.lookup import lookup, sessions
 from app.cli.options import Since, since_ms
 from app.cli.partitions import partitions
 from app.cli.quarantine import quarantine
+from app.cli.reshard import reshard
 from app.cli.size import size
 from app.cli.snapshots import snapshots
 from app.cli.sources import sources
@@ -42,6 +43,7 @@ app.add_typer(keys)
 partitions.command(name="list")(list_partitions)
 app.add_typer(partitions)
 app.add_typer(quarantine)
+app.add_typer(reshard)
 app.add_typer(sessions)
 app.add_typer(snapshots)
 app.add_typer(topics)

@@ -11,6 +11,7 @@ from app.settings.data_dir import locked
 from app.settings.model import Settings
 from app.stores import create_indexes, open_for_notes, use_snapshots
 from dedupe.model.clock import SystemClock
+from dedupe.model.errors import ConfigurationError
 from dedupe.model.identity import Identity
 from dedupe.model.types import Offset, Topic
 from dedupe.partition.lane import Lane
@@ -66,14 +67,15 @@ async def rebuild_indexes(
             use_snapshots(indexes, settings, SystemClock(), no_crashpoint)
             if indexes.snapshots is not None:
                 indexes.snapshots.records_min = 0
-        async with open_for_notes(settings.log) as store:
+        async with open_for_notes(settings) as store:
+            if not await check_pins(store, settings.log.topics, identity):
+                raise ConfigurationError("no gateway of this version has served this log yet: start it first")
             router = build_router(
                 settings,
                 store,
                 indexes,
                 identity=identity,
                 clock=SystemClock(),
-                is_pinned=await check_pins(store, settings.log.topics, identity),
             )
             lanes = [lane for lane in router.all_lanes if lane.topic == topic.name]
             chosen = [lanes[number] for number in partitions]
@@ -90,7 +92,7 @@ async def rebuild_indexes(
 async def _rebuild(lane: Lane, end: Offset) -> Rebuilt:
     began, recovery = time.monotonic(), lane.recovery
     try:
-        await recovery.check()  # checks the log, so that a wrong secret deletes nothing
+        await recovery.check()
         recovery.discard()
         await recovery.check()
         index = await recovery.replay(end, lambda _entries: None)

@@ -126,7 +126,7 @@ async def _opened(settings: Settings) -> AsyncIterator[tuple[IndexSnapshots, Log
     use_snapshots(indexes, settings, SystemClock(), no_crashpoint)
     assert isinstance(indexes.snapshots, IndexSnapshots)
     try:
-        async with open_for_notes(settings.log) as store:
+        async with open_for_notes(settings) as store:
             await check_pins(store, settings.log.topics, Identity(settings.gateway.identity_key))
             yield indexes.snapshots, store
     except SnapshotError as err:

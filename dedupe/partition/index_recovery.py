@@ -94,30 +94,19 @@ class IndexRecovery:
         restoring = None if snapshots is None else snapshots.opening(self.identity)
         return restoring or self._context.store.opening(self.identity)
 
-    async def check(self) -> int:
+    async def check(self) -> None:
         """
-        Check the log's first records, before a fence stops its writer, and open the index.
-
-        The records come first: an index of another secret would look unusable. A pinned log is not checked.
-
-        Returns:
-            The number of checked records.
+        Open the index, before a fence stops the log's writer.
 
         Raises:
-            IdentityMismatchError: final, see RecordCheck.
-            LogCorruptError: final until an operator acts.
             IndexCorruptError: the index is unusable and cannot be deleted.
             RetriableError: the log or the index cannot be read now.
         """
-        log_start, end = await self._log.bounds()
+        log_start, _ = await self._log.bounds()
         if self.opened is not None:
             self.opened.log_start = log_start
-            return 0
-        proved = 0
-        if not self._context.gate.is_open:
-            proved = await self._reader.prove(log_start, end)
-        await self._open(log_start)
-        return proved
+        else:
+            await self._open(log_start)
 
     async def replay(
         self, end: Offset, on_entries: Callable[[Sequence[tuple[EventKey, Entry]]], None]
