@@ -38,6 +38,7 @@ from app.admin.scopes import READ, Scope, check_scopes
 from app.admin.sessions import add_sessions
 from app.admin.setting_metrics import SettingCollector
 from app.admin.snapshot_metrics import SnapshotCollector
+from app.admin.snapshots import add_snapshots
 from app.admin.sources import SourceCollector, Sources, add_sources
 from app.admin.stats import SCHEMA_VERSION, answers_of, partition_of, refusals_of
 from app.admin.tail import Tail
@@ -151,6 +152,7 @@ def create_admin(
     add_replay(app, admin_context.replay_at, ingest_loop)
     add_console(app)
     add_verify(app, admin_context.router, store, clock, ingest_loop)
+    add_snapshots(app, admin_context.router, admin_context.snapshotter, ingest_loop)
     add_partitions(app, admin_context.group, admin_context.stats, ingest_loop)
     add_write_keys(app, admin_context.edge.key_file, admin_context.group, ingest_loop)
     edge, refusals = admin_context.edge, admin_context.refusals

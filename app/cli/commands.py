@@ -21,6 +21,7 @@ from app.cli.options import Since, since_ms
 from app.cli.partitions import partitions
 from app.cli.quarantine import quarantine
 from app.cli.size import size
+from app.cli.snapshots import snapshots
 from app.cli.sources import sources
 from app.cli.stats import list_partitions, stats
 from app.cli.tail import tail
@@ -42,6 +43,7 @@ partitions.command(name="list")(list_partitions)
 app.add_typer(partitions)
 app.add_typer(quarantine)
 app.add_typer(sessions)
+app.add_typer(snapshots)
 app.add_typer(topics)
 app.command()(check)
 app.command()(config)

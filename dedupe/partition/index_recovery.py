@@ -26,8 +26,6 @@ from dedupe.storage.snapshots.store import SnapshotStore
 PROGRESS_S = 5.0
 """The interval of a replay's log messages."""
 
-SNAPSHOT_RECORDS_MIN = 20_000
-"""Fewer offsets are read from the log in the time that a bucket takes to answer."""
 SNAPSHOT_TRIES = 2
 """Then the index is rebuilt from the log, which takes no longer than more tries might."""
 
@@ -219,7 +217,7 @@ class IndexRecovery:
         if is_empty and has_records and not self._is_discarded:
             self._metrics.begun_empty += 1
         self._is_discarded = False
-        if end - index.log_start >= SNAPSHOT_RECORDS_MIN and await self._restore(index.log_start, end):
+        if await self._restore(index.log_start, end):
             assert self.opened is not None
             return self.opened
         index = self.opened or await self._open(index.log_start)
@@ -231,7 +229,7 @@ class IndexRecovery:
     async def _restore(self, log_start: Offset, end: Offset) -> bool:
         """Whether the index, which is empty, begins with a snapshot; if not, it may be closed."""
         snapshots = self._context.store.snapshots
-        if snapshots is None:
+        if snapshots is None or end - log_start < snapshots.records_min:
             return False
         tries = 0
         try:

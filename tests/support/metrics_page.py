@@ -65,7 +65,7 @@ def families() -> Iterator[Metric]:
             SourceCollector(SourceUse()),
             SettingCollector(cast("Any", SimpleNamespace(problems=()))),
             NativeCollector(NativeUse("")),
-            SnapshotCollector(cast("Any", SimpleNamespace(lanes=()))),
+            SnapshotCollector(cast("Any", SimpleNamespace(lanes=(), drill_age_s=0.0))),
         ):
             yield from collector.collect()
 
