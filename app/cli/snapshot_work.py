@@ -19,8 +19,8 @@ from dedupe.model.types import Topic
 from dedupe.storage.index import IndexIdentity
 from dedupe.storage.log import LogStore, no_crashpoint
 from dedupe.storage.pinning import check_pins
-from dedupe.storage.rocksdb.snapshots import IndexSnapshots
 from dedupe.storage.snapshots.manifest import SnapshotError
+from dedupe.storage.snapshots.store import SnapshotStore
 
 
 async def listed(partitions: Sequence[int] | None, *, is_quarantine: bool) -> list[dict[str, Any]]:
@@ -95,7 +95,7 @@ async def drilled(partition: int | None, advance: Advance) -> dict[str, Any]:
     return found._asdict()
 
 
-async def _verify(snapshots: IndexSnapshots, identity: IndexIdentity) -> dict[str, Any]:
+async def _verify(snapshots: SnapshotStore, identity: IndexIdentity) -> dict[str, Any]:
     row: dict[str, Any] = {"snapshot": None, "files": 0, "size_bytes": 0, "verified": False, "error": None}
     try:
         async for manifest in snapshots.candidates(identity):
@@ -120,11 +120,11 @@ def _settings() -> Settings:
 
 
 @asynccontextmanager
-async def _opened(settings: Settings) -> AsyncIterator[tuple[IndexSnapshots, LogStore]]:
+async def _opened(settings: Settings) -> AsyncIterator[tuple[SnapshotStore, LogStore]]:
     """Open bucket and log. Raises RetriableError for what the bucket does not do."""
     indexes = create_indexes(settings)
     use_snapshots(indexes, settings, SystemClock(), no_crashpoint)
-    assert isinstance(indexes.snapshots, IndexSnapshots)
+    assert indexes.snapshots is not None
     try:
         async with open_for_notes(settings) as store:
             await check_pins(store, settings.log.topics, Identity(settings.gateway.identity_key))

@@ -241,7 +241,7 @@ class IndexSnapshots:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def verify(self, manifest: Manifest, scratch: Path) -> None:
-        """Fetch all files of a snapshot, one after the other, and compare them. Raises SnapshotError."""
+        """See SnapshotStore."""
         place = folder_of(manifest.identity)
         for file in manifest.files:
             path = scratch / file.name
@@ -251,7 +251,7 @@ class IndexSnapshots:
             path.unlink()
 
     async def note_drill(self, identity: IndexIdentity) -> None:
-        """Note in the bucket that a snapshot of the topic was restored and proved. Raises SnapshotError."""
+        """See SnapshotStore. The note is an object of the bucket."""
         place = _drills_of(identity)
         await self._bucket.create(f"{place}{self._clock.now_ms():015}", b"")
         old = sorted(each.name for each in await self._bucket.names(place))[:-KEPT]
