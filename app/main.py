@@ -50,7 +50,7 @@ from app.ingest.application import create_edge
 from app.ingest.receipts import CODES, REASONS
 from app.ingest.routes.events import Ingest
 from app.native_module import native_version
-from app.process.background_tasks import announce, keep_notes, tell_outages, trim_log
+from app.process.background_tasks import announce, tell_outages, trim_log
 from app.process.clock_check import follow_wall_clock, keep_time
 from app.process.life import (
     DRAIN_LINGER_S,
@@ -65,7 +65,7 @@ from app.process.life import (
 from app.process.setting_watch import SettingWatch
 from app.settings.data_dir import locked
 from app.settings.model import Settings
-from app.stores import OpenLog, create_indexes, membership_of, open_log
+from app.stores import OpenLog, create_indexes, membership_of, open_log, use_snapshots
 from app.telemetry.traces import Traces, tracing
 from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.errors import ConfigurationError, GatewayError
@@ -74,7 +74,6 @@ from dedupe.partition.snapshotter import Snapshotter
 from dedupe.partition.supervisor import LocalLanes
 from dedupe.router import Router
 from dedupe.storage.log import Crashpoint, no_crashpoint
-from dedupe.storage.pinning import renew_notes
 from dedupe.storage.snapshots.store import SnapshotStore
 
 GC_THRESHOLDS = (12_000, 8, 400)
@@ -144,7 +143,8 @@ async def serve(
         for warning in settings.warnings():
             logger.warning(warning)
         clock = SystemClock()
-        indexes = create_indexes(settings, clock, crashpoint or no_crashpoint)
+        indexes = create_indexes(settings)
+        use_snapshots(indexes, settings, clock, crashpoint or no_crashpoint)
         stack.callback(indexes.close)
         if settings.gateway.write_keys_file is not None:  # now, since the log may be long in coming
             check_key_file(settings.gateway.write_keys_file)
@@ -167,7 +167,6 @@ async def serve(
             indexes,
             identity=identity,
             clock=clock,
-            is_pinned=opened.is_pinned,
             alarms=Alarms(partial(follow_wall_clock, clock), setting_watch.doubt),
             crashpoint=crashpoint,
         )
@@ -259,6 +258,7 @@ def _build_servers(parts: Parts) -> Iterator[Server]:
     admin_context = replace(
         parts.admin_context,
         native=None if native is None else native.use,
+        use=ingest.use,
         replay_at=build_replays(ingest, parts.opened.store, settings.log.topics[1]),
     )
     registry = _registry_of(parts, metrics, admin_context)
@@ -381,7 +381,6 @@ def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[Background
             native_version=native_version(settings.gateway.native),
         ),
         tell_outages(router),
-        keep_notes(partial(renew_notes, parts.opened.store, settings.log.topics)),
         parts.ingress.disk.watch(router),
         parts.ingress.files.watch(),
     ]

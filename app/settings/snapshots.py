@@ -19,5 +19,5 @@ class SnapshotSettings(Section, alias_generator=variables("SNAPSHOTS_")):
     interval: Seconds = Field(
         600,
         ge=1,
-        description="How often a partition's index is copied; six times as long with few new events.",
+        description="How often a partition's index is copied; five times as long with few new events.",
     )
