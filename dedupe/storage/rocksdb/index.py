@@ -203,20 +203,24 @@ class RocksIndex:
                 translate(err, f"cannot flush {self._path}")
 
     @property
-    def is_flushed(self) -> bool:
-        """Whether what was there at `begin_flush` is in files. Raises IndexUnavailableError."""
-        names = "rocksdb.num-immutable-mem-table", "rocksdb.mem-table-flush-pending"
-        try:
-            return not any(family.property_int_value(name) for family in self._families() for name in names)
-        except Exception as err:
-            translate(err, f"cannot measure {self._path}")
+    def is_flushing(self) -> bool:
+        """Whether RocksDB is writing memtables to files, or about to. Raises IndexUnavailableError."""
+        return self._sum_of("rocksdb.mem-table-flush-pending", "rocksdb.num-running-flushes") > 0
 
     @property
     def unflushed_entries(self) -> int:
-        """How many entries `checkpoint` would write to files. Raises IndexUnavailableError."""
-        name = "rocksdb.num-entries-active-mem-table"
+        """
+        How many entries `checkpoint` would write to files.
+
+        Those of full memtables too, which wait until there are enough of them for one file.
+        Raises IndexUnavailableError.
+        """
+        return self._sum_of("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
+
+    def _sum_of(self, *names: str) -> int:
+        """Return the sum of properties over the column families. Raises IndexUnavailableError."""
         try:
-            return sum(int(family.property_int_value(name) or 0) for family in self._families())
+            return sum(family.property_int_value(name) or 0 for family in self._families() for name in names)
         except Exception as err:
             translate(err, f"cannot measure {self._path}")
 

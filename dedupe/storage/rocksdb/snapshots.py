@@ -43,7 +43,7 @@ FLUSH_S = 5.0
 """A lane whose memtables are not on disk by then makes no snapshot this time."""
 FLUSH_LOOK_S = 0.01
 UNFLUSHED_MAX = 2_000
-"""More entries that arrive during a flush are flushed first: the checkpoint would hold up the loop for them."""
+"""More entries that arrive during a flush are flushed first: the checkpoint holds up the loop for them."""
 DOWNLOADS = 8
 PROVED_RECORDS = 64
 """So many random records of the window are looked up before a restored index serves."""
@@ -125,7 +125,8 @@ class IndexSnapshots:
         """
         Return once all of an index but UNFLUSHED_MAX entries is in files.
 
-        A flush under load leaves what arrived meanwhile, which the next, shorter one takes.
+        A flush under load leaves what arrived meanwhile, which the next, shorter one takes: RocksDB would
+        keep even full memtables until there are eight.
         Raises SnapshotError, IndexUnavailableError.
         """
         index.begin_flush()
@@ -134,7 +135,7 @@ class IndexSnapshots:
             await asyncio.sleep(FLUSH_LOOK_S)
             if not index.is_open:
                 raise SnapshotError("index", "the lane has ended")
-            if index.is_flushed:
+            if not index.is_flushing:
                 if index.unflushed_entries <= UNFLUSHED_MAX:
                     return
                 index.begin_flush()
