@@ -169,7 +169,7 @@ async def running(site: Site) -> AsyncIterator[Site]:
 
 
 async def pinned() -> World:
-    """A log with some events, of which a process has proved that it is ours."""
+    """A log with some events and a pin."""
     world = World()
     await world.start()
     for number in range(20):
