@@ -27,6 +27,7 @@ from dedupe.model.errors import (
 from dedupe.model.types import LogRecord, NewRecord, Offset
 from dedupe.storage.kafka.cluster import EARLIEST, LATEST, NO_OFFSET, KafkaCluster, group_of
 from dedupe.storage.kafka.config import Address, KafkaConfig
+from dedupe.storage.kafka.decisions import DecisionsReader
 from dedupe.storage.kafka.group import KafkaMembership
 from dedupe.storage.kafka.probe import EPOCHS_LEFT, probe_path
 from dedupe.storage.kafka.producer import (
@@ -152,9 +153,11 @@ class KafkaLog:
     producer that is silent for long, and with it the epochs that it has fenced.
     """
 
-    def __init__(self, store: KafkaStore, topic: str, partition: int) -> None:
+    def __init__(
+        self, store: KafkaStore, topic: str, partition: int, beside: TopicPartition | None = None
+    ) -> None:
         """
-        Connect to nothing yet.
+        Connect to nothing yet; decisions are made in the partition `beside` it.
 
         A fence that timed out may still be executed by a broker that was frozen, and then fences its own
         successor: as many fencings as there were such fences are not reported as another gateway's.
@@ -162,6 +165,9 @@ class KafkaLog:
         self._store = store
         self._config = store.config
         self._tp = TopicPartition(topic, partition)
+        self._beside = DecisionsReader(store.config, store.cluster, beside) if beside else None
+        self.decisions: list[LogRecord] = []
+        """Those of all earlier owners, as the last fence found them."""
         self._producer: FencedProducer | None = None
         self._expected: Offset = 0
         self._abandoned_fences = 0
@@ -193,8 +199,16 @@ class KafkaLog:
         if self._has_log_append_time:
             await self._check_timestamp_type()
         cluster, crashpoint = self._store.cluster, self._store.crashpoint
-        producer = self._producer = FencedProducer(self._config, self._tp, cluster, crashpoint=crashpoint)
+        beside = self._beside
+        producer = self._producer = FencedProducer(
+            self._config,
+            self._tp,
+            cluster,
+            crashpoint=crashpoint,
+            decisions=beside.tp if beside else None,
+        )
         try:
+            decided_before = await beside.end() if beside else 0
             self._topic_id = await cluster.topic_id(self._tp.topic)
             _, before = await self.bounds()
             await producer.start(answer_s=self._answer_s)
@@ -203,6 +217,8 @@ class KafkaLog:
                 is_marked = producer.marked in (await reader.control_markers(end)).producers
             if not is_marked:
                 raise RetriableError(await why_unmarked(self._config, cluster, self._tp, end))
+            if beside:
+                self.decisions = await beside.behind_marker(producer.marked, decided_before)
         except BaseException as err:
             if producer.late_fences:  # a cluster that is slow must be able to answer at last
                 self._answer_s = min(2 * self._answer_s, self._config.request_timeout_s)
@@ -298,6 +314,16 @@ class KafkaLog:
         if producer.throttled_s or self._is_throttled:
             self._tell_throttled(producer.throttled_s)
         return base
+
+    async def decide(self, record: NewRecord) -> None:
+        """Append a decision beside the partition; raises as `append` does, and must follow a fence."""
+        if self._producer is None:
+            raise NotAppendedError(f"{self._tp} is not fenced")
+        try:
+            await self._producer.decide(record)
+        except BaseException:
+            self._discard()
+            raise
 
     @property
     def leader(self) -> str:

@@ -30,6 +30,7 @@ from dedupe.storage.kafka.broker_connection import BrokerConnection, ConnectionP
 from dedupe.storage.kafka.cluster import LATEST, KafkaCluster, transactional_id_of
 from dedupe.storage.kafka.config import Address, KafkaConfig
 from dedupe.storage.kafka.late_append import LateAppend
+from dedupe.storage.kafka.probe import produce
 from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
 from dedupe.storage.kafka.record_batch import encode_batch
 from dedupe.storage.kafka.transactions import (
@@ -82,6 +83,8 @@ EPOCH_OF_ROTATION = 32_700
 SEQUENCES = 2**31
 """Sequence numbers of a producer start again at 0 here."""
 
+DECISION_BYTES_MAX = 64 * 1024
+
 NO_PRODUCER = ProducerIdAndEpoch(-1, -1)
 
 
@@ -93,17 +96,29 @@ class FencedProducer:
     """Appends record batches to one partition, each by one request, until the first doubt."""
 
     def __init__(
-        self, config: KafkaConfig, tp: TopicPartition, cluster: KafkaCluster, *, crashpoint: Crashpoint
+        self,
+        config: KafkaConfig,
+        tp: TopicPartition,
+        cluster: KafkaCluster,
+        *,
+        crashpoint: Crashpoint,
+        decisions: TopicPartition | None = None,
     ) -> None:
-        """Connect to nothing yet. The transactional.id follows from the partition alone (rule R4)."""
+        """
+        Connect to nothing yet. The transactional.id follows from the partition alone (rule R4).
+
+        `decisions` is the partition that is fenced beside it, see `decide`.
+        """
         self._config = config
         self._cluster = cluster
         self._tp = tp
         self._crashpoint = crashpoint
         self._connections = ConnectionPool(config)
         self._coordinator = TransactionCoordinator(
-            config, tp, transactional_id_of(tp), cluster, self._connections
+            config, tp, transactional_id_of(tp), cluster, self._connections, beside=decisions
         )
+        self._decisions = decisions
+        self._decided = 0  # sequence of the next decision of this epoch
         self._leader = Address("", 0)
         self._produce = ProduceCodec(tp, timeout_ms=round(config.request_timeout_s * 1000))
         self._producer = NO_PRODUCER
@@ -190,6 +205,35 @@ class FencedProducer:
             raise err if isinstance(err, NotAppendedError) else NotAppendedError(problem) from err
         self._sequence = (self._sequence + len(records)) % SEQUENCES
         self._crashpoint("commit")
+        return produced.offset
+
+    async def decide(self, record: NewRecord) -> Offset:
+        """
+        Append a decision beside the partition, under the same epoch; it is there when this returns.
+
+        Raises:
+            NotAppendedError, FencedError, OutcomeUnknownError: see `append`; the producer must be discarded.
+        """
+        assert self._decisions is not None, "this partition has none beside it"
+        is_in_doubt = False
+        try:
+            batch = encode_batch([record], self._producer, self._decided, bytes_max=DECISION_BYTES_MAX)
+            limit_s = self._config.request_timeout_s
+            patience = Patience(limit_s, limit_s)
+            leader = await self._cluster.leader_of(self._decisions)
+            connection = await patience.connect(self._connections, leader)
+            is_in_doubt = True
+            produced = await produce(connection, self._decisions, batch, patience, timeout_s=limit_s)
+            is_in_doubt = produced.code not in REFUSED_CODES
+            raise_for_code("Produce of a decision", produced.code)
+        except FencedError:
+            raise
+        except (RetriableError, KafkaError, OSError) as err:
+            problem = self._config.explain(err)
+            if is_in_doubt:
+                raise OutcomeUnknownError(f"the decision was not confirmed: {problem}") from err
+            raise NotAppendedError(problem) from err
+        self._decided += 1
         return produced.offset
 
     async def renew(self, expected: Offset) -> Offset:
@@ -316,7 +360,7 @@ class FencedProducer:
         producer = await self._coordinator.take_epoch(patience)
         if producer != marked._replace(epoch=marked.epoch + 1):
             raise FencedError("another gateway takes the partition over")
-        self.marked, self._producer, self._sequence = marked, producer, 0
+        self.marked, self._producer, self._sequence, self._decided = marked, producer, 0, 0
         self._confirmed_at = asyncio.get_running_loop().time()
         connection = self._connections.get(self._leader)  # perhaps the coordinator's, too
         pause_s = 0.0 if connection is None else connection.throttled_s
