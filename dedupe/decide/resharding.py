@@ -32,6 +32,14 @@ class Decision(NamedTuple):
     partition: int
     offset: Offset | None  # the end of the clean partition in a cut; None: it keeps its slots
     timestamp_ms: int = 0  # of a cut: no later record of these slots has an earlier time
+    lane_seq: int = 0  # of a cut: the number of records that the partition has had
+    last_offset: Offset = -1  # of a cut: the newest record below it; -1 if there is none
+    last_key: bytes = b""  # its event key
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the slots have moved."""
+        return self.offset is not None
 
 
 class Plan(NamedTuple):
