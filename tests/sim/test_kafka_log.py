@@ -35,6 +35,7 @@ from tests.support.sim_kafka_net import (
 from tests.support.virtual_time import VirtualTimeLoop
 
 APPENDS = 20
+CHANCE_MAX = 0.8
 TOPIC = "events"
 PAUSES_S = (0.0, 0.0, 0.002, 1.0, 20.0, 600.0)  # before an append; in the longer ones, what is late arrives
 RECORD = NewRecord(1, b"id", b"value", [])
@@ -95,10 +96,16 @@ class Writer:
 
 
 def chances_of(rng: Random) -> dict[str, float]:
-    """Draw which faults a history has, and how many: half of them have only one kind."""
+    """
+    Draw which faults a history has, and how many: half of them have only one kind.
+
+    Together they befall at most CHANCE_MAX of the requests, or a fence would not end while they last.
+    """
     if rng.random() < 0.5:
         return {rng.choice(FAULTS): 0.2}
-    return {fault: rng.choice((0.02, 0.2)) for fault in FAULTS if rng.random() < 0.4}
+    chances = {fault: rng.choice((0.02, 0.2)) for fault in FAULTS if rng.random() < 0.4}
+    part = CHANCE_MAX / max(CHANCE_MAX, sum(chances.values()))
+    return {fault: chance * part for fault, chance in chances.items()}
 
 
 @pytest.fixture

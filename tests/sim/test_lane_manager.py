@@ -20,7 +20,7 @@ from dedupe.cluster.request_handler import PeerRequestHandler
 from dedupe.decide.admission import Admission
 from dedupe.decide.committed import Committed, LastRecord
 from dedupe.model.clock import Deadline
-from dedupe.model.errors import DiskFullError
+from dedupe.model.errors import DiskFullError, LogCorruptError, RetriableError
 from dedupe.partition.index_recovery import IndexRecovery
 from dedupe.partition.lane import Lane
 from dedupe.partition.state import LaneState
@@ -235,6 +235,29 @@ async def test_worker_survives_a_cancellation_out_of_a_library(monkeypatch: pyte
             site.receive_status(OTHER, owned=True)
             await asyncio.sleep(5)
         assert tries < 100
+        await site.until_caught_up()
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [LogCorruptError("x"), RetriableError("x"), ZeroDivisionError(), asyncio.CancelledError()],
+    ids=repr,
+)
+async def test_lane_whose_index_cannot_be_closed_takes_its_next_role_all_the_same(
+    problem: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_lane: Lane) -> None:
+        raise problem
+
+    async with running(Site(await pinned())) as site:
+        site.assign(OTHER, SELF)
+        site.receive_status(OTHER, owned=True)
+        await site.until_caught_up()
+        with monkeypatch.context() as broken:
+            broken.setattr(Lane, "forget", fails)
+            site.assign(OTHER)
+            await asyncio.sleep(1)
+        site.assign(OTHER, SELF)
         await site.until_caught_up()
 
 

@@ -86,7 +86,9 @@ class Preparation:
             self._progress.pop(path, None)
 
     def _note(self, path: Path, read_bytes: int) -> None:
-        opening = self._progress[path] = self._progress[path]._replace(done_bytes=read_bytes)
+        before = self._progress[path]
+        done_bytes = max(before.done_bytes, min(read_bytes, before.size_bytes))  # what it reads may have grown
+        opening = self._progress[path] = before._replace(done_bytes=done_bytes)
         structlog.get_logger(__name__).info(
             "write-ahead log is checked and replayed", path=str(path), progress=round(opening.ratio, 2)
         )
