@@ -13,6 +13,7 @@ from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.log import Crashpoint
 from dedupe.storage.routing_records import routing_topic_of
 from tests.conftest import TopicFactory
+from tests.contract.decision_contract import DecisionContract
 from tests.contract.log_contract import (
     PARTITIONS,
     LogContract,
@@ -60,6 +61,10 @@ async def world(kafka_bootstrap: str, topic: TopicFactory) -> AsyncIterator[Kafk
 
 
 class TestKafkaLog(LogContract):
+    """The contract."""
+
+
+class TestKafkaDecisions(DecisionContract):
     """The contract."""
 
 

@@ -43,7 +43,7 @@ from dedupe.storage.kafka.self_test import check_fencing
 from dedupe.storage.kafka.transactions import ANSWER_S, why_unmarked
 from dedupe.storage.kafka.wire import NO_TOPIC_ID, PROBE_HEADERS, ProducerIdAndEpoch
 from dedupe.storage.log import Crashpoint, no_crashpoint
-from dedupe.storage.routing_records import Note
+from dedupe.storage.routing_records import Note, routing_topic_of
 
 PAUSE_AFTER_APPEND_S = 0.0015
 """Events that arrive meanwhile share the next record batch: fewer, larger batches cost less CPU."""
@@ -109,6 +109,10 @@ class KafkaStore:
 
     def partition_log(self, topic: str, partition: int) -> "KafkaLog":
         return KafkaLog(self, topic, partition)
+
+    def deciding_log(self, topic: str, partition: int) -> "KafkaLog":
+        beside = TopicPartition(routing_topic_of(topic), partition + 1)
+        return KafkaLog(self, topic, partition, beside)
 
     async def check_fencing(self, topic: str, *, now_ms: int) -> None:
         """Test on a quarantine topic whether the brokers fence; arguments and errors as of check_fencing."""
