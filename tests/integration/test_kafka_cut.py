@@ -15,9 +15,10 @@ from aiokafka.errors import KafkaError
 
 from dedupe.model.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
 from dedupe.model.types import NewRecord
-from dedupe.storage.kafka.log import KafkaLog, KafkaStore
-from dedupe.storage.kafka.producer import DECISION_BYTES_MAX
+from dedupe.storage.kafka.decisions import DECISION_BYTES_MAX
+from dedupe.storage.kafka.log import KafkaLog
 from dedupe.storage.kafka.record_batch import encode_batch
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.kafka.wire import PRODUCE, PRODUCE_VERSIONS, ProduceCodec
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.settings import kafka_config

@@ -29,13 +29,13 @@ from dedupe.model.types import NewRecord, Offset
 from dedupe.storage.kafka.broker_connection import BrokerConnection, ConnectionPool
 from dedupe.storage.kafka.cluster import LATEST, KafkaCluster, transactional_id_of
 from dedupe.storage.kafka.config import Address, KafkaConfig
+from dedupe.storage.kafka.decisions import append_decision
 from dedupe.storage.kafka.late_append import LateAppend
-from dedupe.storage.kafka.probe import produce
 from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
 from dedupe.storage.kafka.record_batch import encode_batch
 from dedupe.storage.kafka.transactions import (
     ANSWER_S,
-    INVALID_TIMESTAMP,
+    REFUSED_CODES,
     RETRY_S,
     RETRY_S_MAX,
     Patience,
@@ -52,15 +52,6 @@ from dedupe.storage.kafka.wire import (
     ProducerIdAndEpoch,
 )
 from dedupe.storage.log import Crashpoint
-
-REFUSED_CODES = frozenset({2, 3, 10, 18, 19, 29, 31, INVALID_TIMESTAMP, 44, 45, 87})
-"""
-Errors of Produce that a leader finds before it appends: CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION (the
-records of a deleted topic are gone), MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, NOT_ENOUGH_REPLICAS,
-TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED, INVALID_TIMESTAMP, POLICY_VIOLATION,
-OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_RECORD. Any other error may follow an append: a leader that is deposed
-while it waits for replicas answers NOT_LEADER_OR_FOLLOWER about a batch that may stay.
-"""
 
 SIZE_SETTINGS = {10: "max.message.bytes", 18: "segment.bytes"}
 """The settings of the topic by which MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE refuse a batch."""
@@ -82,8 +73,6 @@ EPOCH_OF_ROTATION = 32_700
 
 SEQUENCES = 2**31
 """Sequence numbers of a producer start again at 0 here."""
-
-DECISION_BYTES_MAX = 64 * 1024
 
 NO_PRODUCER = ProducerIdAndEpoch(-1, -1)
 
@@ -215,26 +204,10 @@ class FencedProducer:
             NotAppendedError, FencedError, OutcomeUnknownError: see `append`; the producer must be discarded.
         """
         assert self._decisions is not None, "this partition has none beside it"
-        is_in_doubt = False
-        try:
-            batch = encode_batch([record], self._producer, self._decided, bytes_max=DECISION_BYTES_MAX)
-            limit_s = self._config.request_timeout_s
-            patience = Patience(limit_s, limit_s)
-            leader = await self._cluster.leader_of(self._decisions)
-            connection = await patience.connect(self._connections, leader)
-            is_in_doubt = True
-            produced = await produce(connection, self._decisions, batch, patience, timeout_s=limit_s)
-            is_in_doubt = produced.code not in REFUSED_CODES
-            raise_for_code("Produce of a decision", produced.code)
-        except FencedError:
-            raise
-        except (RetriableError, KafkaError, OSError) as err:
-            problem = self._config.explain(err)
-            if is_in_doubt:
-                raise OutcomeUnknownError(f"the decision was not confirmed: {problem}") from err
-            raise NotAppendedError(problem) from err
+        place = self._cluster, self._connections, self._decisions
+        offset = await append_decision(self._config, *place, record, self._producer, self._decided)
         self._decided += 1
-        return produced.offset
+        return offset
 
     async def renew(self, expected: Offset) -> Offset:
         """
@@ -360,7 +333,8 @@ class FencedProducer:
         producer = await self._coordinator.take_epoch(patience)
         if producer != marked._replace(epoch=marked.epoch + 1):
             raise FencedError("another gateway takes the partition over")
-        self.marked, self._producer, self._sequence, self._decided = marked, producer, 0, 0
+        self._decided = 0
+        self.marked, self._producer, self._sequence = marked, producer, 0
         self._confirmed_at = asyncio.get_running_loop().time()
         connection = self._connections.get(self._leader)  # perhaps the coordinator's, too
         pause_s = 0.0 if connection is None else connection.throttled_s

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
-from dedupe.model.errors import ConfigurationError, RetriableError
+from dedupe.model.errors import ConfigurationError, IdentityMismatchError, RetriableError
 from dedupe.model.types import LogRecord, Offset
 from dedupe.storage.kafka.broker_connection import ConnectionPool
 from dedupe.storage.kafka.cluster import EARLIEST, LATEST, UNKNOWN_TOPIC, KafkaCluster, error_name
@@ -138,8 +138,9 @@ class RoutingTopic:
             while reader.position < end:
                 for record in await self._read(reader):
                     said = read_record(record, places, mac_key)
-                    if isinstance(said, Note):
-                        self._notes.add(said)
+                    if not isinstance(said, Note):  # its lanes do not follow plans
+                        raise IdentityMismatchError(f"{self.name} has a plan: run the newer gateway")
+                    self._notes.add(said)
                 self._position = reader.position
 
     async def _read(self, reader: PartitionReader) -> list[LogRecord]:

@@ -36,6 +36,15 @@ What a coordinator answers to EndTxn while it aborts the transaction for a newer
 UNKNOWN_SERVER_ERROR (-1), too. It answers the next request with the error that the epoch is fenced.
 """
 
+REFUSED_CODES = frozenset({2, 3, 10, 18, 19, 29, 31, INVALID_TIMESTAMP, 44, 45, 87})
+"""
+Errors of Produce that a leader finds before it appends: CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION (the
+records of a deleted topic are gone), MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, NOT_ENOUGH_REPLICAS,
+TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED, INVALID_TIMESTAMP, POLICY_VIOLATION,
+OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_RECORD. Any other error may follow an append: a leader that is deposed
+while it waits for replicas answers NOT_LEADER_OR_FOLLOWER about a batch that may stay.
+"""
+
 ANSWER_S = 2.0
 """The limit of a small request at the first try: a lost response costs a fence no more."""
 

@@ -136,6 +136,21 @@ def test_next_plan_waits_for_all_parents_unless_it_says_what_they_decided() -> N
     assert routing.with_plan(second) == done.with_plan(second)
 
 
+@pytest.mark.parametrize(
+    "before",
+    [(), (Decision(1, 0, None),), (Decision(1, 1, None),), (Decision(1, 0, 10), Decision(1, 1, None))],
+    ids=["nothing", "one parent", "the other", "another decision"],
+)
+def test_plan_that_does_not_say_what_all_parents_have_decided_is_none(before: tuple[Decision, ...]) -> None:
+    routing = Routing.begun_with(2).with_plan(planned(Routing.begun_with(2), 4))
+    if len(before) == 2:
+        routing = routing.with_decision(Decision(1, 0, None))
+    plan = Plan(2, 4, (Move(0, 0, 0, 1),), before)  # it would be valid for these homes
+
+    assert why_invalid(plan, routing.homes) is None
+    assert routing.with_plan(plan) is routing
+
+
 def test_decisions_of_different_parents_may_be_read_in_any_order() -> None:
     begun = Routing.begun_with(3)
     routing = begun.with_plan(planned(begun, 6))
