@@ -26,13 +26,13 @@ from dedupe.model.identity import EQUAL_NUMBERS, Identity
 from dedupe.storage.kafka.config import CLIENT_ID, KafkaConfig
 from dedupe.storage.kafka.features import missing_features
 from dedupe.storage.kafka.fetched import NativeDecode, is_decoding_proved, native_decoder
-from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.kafka.older_gateways import old_notes
 from dedupe.storage.kafka.older_gateways import stop_older_gateways as stop_older
 from dedupe.storage.kafka.record_batch import NativeEncode, is_encoding_proved
 from dedupe.storage.kafka.rights import missing_rights
 from dedupe.storage.kafka.routing_topic import RoutingKey
 from dedupe.storage.kafka.setting_rules import Demands
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.kafka.topics import (
     TopicSpec,
     create_topics,
