@@ -25,8 +25,9 @@ import uvloop
 from app.main import tune_interpreter
 from app.native_module import native_module
 from dedupe.storage.kafka.fetched import native_decoder
-from dedupe.storage.kafka.log import KafkaStore
-from loadtests.bench.rebuild import INDEX_MEMORY, rebuild, records_of
+from dedupe.storage.kafka.store import KafkaStore
+from dedupe.storage.routing_records import routing_topic_of
+from loadtests.bench.rebuild import INDEX_MEMORY, rebuild, records_of, routing_of
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.settings import kafka_config, make_settings
 
@@ -48,11 +49,12 @@ async def measure(broker: KafkaBroker, folder: Path, kind: str, count: int, batc
     configs = {"retention.ms": "-1", "compression.type": kind}
     await create_topic(broker.bootstrap_servers, topic, configs=configs)
     await create_topic(broker.bootstrap_servers, f"{topic}.quarantine")
+    await create_topic(broker.bootstrap_servers, routing_topic_of(topic), partitions=2)
     config, module = kafka_config(broker.bootstrap_servers), native_module("auto")
     if module is not None:
         config = replace(config, native_decode=native_decoder(module))
     async with AsyncExitStack() as stack:
-        store = await KafkaStore.open(config)
+        store = await KafkaStore.open(config, routing=routing_of(topic))
         stack.push_async_callback(store.close)
         log = store.partition_log(topic, 0)
         await log.fence()
