@@ -33,6 +33,7 @@ from app.build import (
     build_admin_problems,
     build_ingest,
     build_ingress_limits,
+    build_inputs,
     build_port,
     build_problems,
     build_replays,
@@ -48,6 +49,7 @@ from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_edge
 from app.ingest.receipts import CODES, REASONS
 from app.ingest.routes.events import Ingest
+from app.inputs.input_file import inputs_of
 from app.native_module import native_version
 from app.process.background_tasks import announce, keep_notes, tell_outages, trim_log
 from app.process.clock_check import follow_wall_clock, keep_time
@@ -64,7 +66,14 @@ from app.process.life import (
 from app.process.setting_watch import SettingWatch
 from app.settings.data_dir import locked
 from app.settings.model import Settings
-from app.stores import OpenLog, create_indexes, membership_of, open_log
+from app.stores import (
+    OpenLog,
+    create_indexes,
+    membership_of,
+    open_input,
+    open_log,
+    own_topic_ids,
+)
 from app.telemetry.traces import Traces, tracing
 from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.errors import ConfigurationError, GatewayError
@@ -145,6 +154,7 @@ async def serve(
         stack.callback(indexes.close)
         if settings.gateway.write_keys_file is not None:  # now, since the log may be long in coming
             check_key_file(settings.gateway.write_keys_file)
+        input_specs = inputs_of(settings)
         listeners = [
             stack.enter_context(bind(host, port, send_timeout_s=SEND_TIMEOUT_S, is_shared=is_sharing_ports))
             for host, port in _addresses(settings)
@@ -171,8 +181,22 @@ async def serve(
         group = _group_of(settings, opened, router, clock, stack)
         admin_context = _admin_context_of(settings, router, ingress, group, clock, setting_watch)
         parts = Parts(settings, opened, identity, clock, ingress, admin_context, IngestLoop(), traces)
-        servers = list(zip(_build_servers(parts), listeners, strict=True))
+        ingest = build_ingest(
+            settings,
+            router,
+            identity=identity,
+            ingress=ingress,
+            clock=clock,
+            earlier_ignore=opened.earlier_ignore,
+            observer=admin_context.tail,
+            penalty_s=DELAY_S,
+        )
+        servers = list(zip(_build_servers(parts, ingest), listeners, strict=True))
         background_tasks = _background_tasks(parts, *map(url_of, listeners[:2]))
+        if input_specs:
+            open_one, own_ids = partial(open_input, settings), partial(own_topic_ids, opened.store, settings)
+            inputs = build_inputs(settings, ingest, input_specs, open_log=open_one, own_ids=own_ids)
+            background_tasks.append(inputs.run())
         tune_interpreter()
         lanes = group or LocalLanes(router.all_lanes)
         await _supervise(settings, router, lanes, servers, background_tasks, stop)
@@ -228,21 +252,11 @@ def _group_of(
     return group
 
 
-def _build_servers(parts: Parts) -> Iterator[Server]:
+def _build_servers(parts: Parts, ingest: Ingest) -> Iterator[Server]:
     """Yield the servers of the ingest port, of the admin port, and of the probes if they have one."""
     settings, refusals = parts.settings, parts.admin_context.refusals
     metrics, problems = RequestMetrics(refusals), build_problems(settings, refusals)
     problems.watch(partial(_note_refusal, parts.ingress.write_keys, parts.admin_context.tail))
-    ingest = build_ingest(
-        settings,
-        parts.router,
-        identity=parts.identity,
-        ingress=parts.ingress,
-        clock=parts.clock,
-        earlier_ignore=parts.opened.earlier_ignore,
-        observer=parts.admin_context.tail,
-        penalty_s=DELAY_S,
-    )
     yield _ingest_server(parts, ingest, problems, metrics)
     native = ingest.identifier.native
     admin_context = replace(
