@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import replace
 from datetime import date
 from functools import partial
+from random import Random
 from socket import socket
 from typing import Any, NamedTuple, TypeAlias
 
@@ -73,15 +74,18 @@ from app.stores import (
     open_input,
     open_log,
     own_topic_ids,
+    use_snapshots,
 )
 from app.telemetry.traces import Traces, tracing
 from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.errors import ConfigurationError, GatewayError
 from dedupe.model.identity import Identity
+from dedupe.partition.snapshotter import Snapshotter
 from dedupe.partition.supervisor import LocalLanes
 from dedupe.router import Router
 from dedupe.storage.log import Crashpoint, no_crashpoint
 from dedupe.storage.pinning import renew_notes
+from dedupe.storage.snapshots.store import SnapshotStore
 
 GC_THRESHOLDS = (12_000, 8, 400)
 """
@@ -151,6 +155,7 @@ async def serve(
             logger.warning(warning)
         clock = SystemClock()
         indexes = create_indexes(settings)
+        use_snapshots(indexes, settings, clock, crashpoint or no_crashpoint)
         stack.callback(indexes.close)
         if settings.gateway.write_keys_file is not None:  # now, since the log may be long in coming
             check_key_file(settings.gateway.write_keys_file)
@@ -179,7 +184,9 @@ async def serve(
             crashpoint=crashpoint,
         )
         group = _group_of(settings, opened, router, clock, stack)
-        admin_context = _admin_context_of(settings, router, ingress, group, clock, setting_watch)
+        admin_context = _admin_context_of(
+            settings, router, ingress, group, clock, setting_watch, indexes.snapshots
+        )
         parts = Parts(settings, opened, identity, clock, ingress, admin_context, IngestLoop(), traces)
         ingest = build_ingest(
             settings,
@@ -210,6 +217,7 @@ def _admin_context_of(
     group: GroupLanes | None,
     clock: Clock,
     setting_watch: SettingWatch,
+    snapshots: SnapshotStore | None,
 ) -> AdminContext:
     return AdminContext(
         router,
@@ -219,6 +227,11 @@ def _admin_context_of(
         Tail(clock, codes=CODES, reasons=REASONS),
         History(clock),
         setting_watch=setting_watch,
+        snapshotter=None
+        if snapshots is None
+        else Snapshotter(
+            router.all_lanes, snapshots, clock=clock, rng=Random(), interval_s=settings.snapshots.interval
+        ),
     )
 
 
@@ -388,6 +401,8 @@ def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[Background
         parts.ingress.disk.watch(router),
         parts.ingress.files.watch(),
     ]
+    if parts.admin_context.snapshotter is not None:
+        running.append(parts.admin_context.snapshotter.run())
     if embedded is not None:
         running.append(trim_log(router, settings, parts.clock, embedded.trim))
         running.append(keep_time(embedded, settings.log.topic, parts.clock))

@@ -41,8 +41,10 @@ from dedupe.storage.kafka.topics import (
 )
 from dedupe.storage.log import Crashpoint, LogStore
 from dedupe.storage.pinning import adopt_fingerprint_rule, check_pins
-from dedupe.storage.rocksdb.index import RocksStore
+from dedupe.storage.rocksdb.snapshots import IndexSnapshots
+from dedupe.storage.rocksdb.store import RocksStore
 from dedupe.storage.setting_problems import NOTHING_FOUND, Inspection, Level, Problem
+from dedupe.storage.snapshots.bucket import Bucket
 from dedupe.storage.sqlite.log import SqliteStore
 
 START_RETRY_S = 1.0
@@ -74,13 +76,26 @@ def membership_of(opened: OpenLog, settings: Settings, clock: Clock) -> Membersh
 
 
 def create_indexes(settings: Settings) -> RocksStore:
-    """Return the store of all lanes' indexes; no index is open yet."""
+    """Return the store of all lanes' indexes, without snapshots; no index is open yet."""
     return RocksStore(
         index_path(settings.log.data_dir),
         lanes=settings.log.partitions + settings.log.quarantine_partitions,
         memory_bytes=settings.index.memory,
         keys_max=settings.index.keys_max // settings.log.partitions,
     )
+
+
+def use_snapshots(indexes: RocksStore, settings: Settings, clock: Clock, crashpoint: Crashpoint) -> None:
+    """Have lost indexes restored from the bucket of the settings, if any. Raises ConfigurationError."""
+    if settings.snapshots.url is not None:
+        indexes.snapshots = IndexSnapshots(
+            Bucket(settings.snapshots.url),
+            indexes,
+            secret=settings.gateway.identity_key,
+            worker=settings.group.worker_id,
+            clock=clock,
+            crashpoint=crashpoint,
+        )
 
 
 async def open_log(

@@ -37,6 +37,7 @@ from app.admin.replay import ReplayAt, add_replay, no_record
 from app.admin.scopes import READ, Scope, check_scopes
 from app.admin.sessions import add_sessions
 from app.admin.setting_metrics import SettingCollector
+from app.admin.snapshot_metrics import SnapshotCollector
 from app.admin.stats import SCHEMA_VERSION, answers_of, partition_of, refusals_of
 from app.admin.tail import Tail
 from app.admin.tail_routes import add_tail
@@ -53,6 +54,7 @@ from app.settings.version import VERSION
 from app.telemetry.native_use import NativeUse
 from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.identity import Identity
+from dedupe.partition.snapshotter import Snapshotter
 from dedupe.router import Router
 from dedupe.storage.log import LogStore
 from dedupe.storage.setting_problems import NOTHING_FOUND
@@ -71,6 +73,7 @@ class AdminContext:
     replay_at: ReplayAt = no_record
     refusals: RefusalCounts = field(default_factory=RefusalCounts)
     setting_watch: SettingWatch = field(default_factory=lambda: SettingWatch(NOTHING_FOUND, None))
+    snapshotter: Snapshotter | None = None
     native: NativeUse | None = None
 
     def stats(self) -> dict[str, Any]:
@@ -101,6 +104,8 @@ class AdminContext:
             registry.register(GroupCollector(self.group))
         registry.register(self.edge)
         registry.register(SettingCollector(self.setting_watch))
+        if self.snapshotter is not None:
+            registry.register(SnapshotCollector(self.snapshotter))
         if self.native is not None:
             registry.register(NativeCollector(self.native))
 

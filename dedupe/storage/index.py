@@ -8,11 +8,14 @@ Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dedupe.decide.sessions import SessionRows, SessionUpdate
 from dedupe.decide.window import Step
 from dedupe.model.types import Entry, EventKey, Offset
+
+if TYPE_CHECKING:
+    from dedupe.storage.snapshots.store import SnapshotStore
 
 
 class IndexIdentity(NamedTuple):
@@ -148,6 +151,9 @@ class DedupeIndex(SessionRows, Protocol):
 
 class IndexStore(Protocol):
     """Opens the indexes of one process."""
+
+    snapshots: "SnapshotStore | None"
+    """Where a lost index comes from; None: from the log alone."""
 
     async def prepare(self, identity: IndexIdentity) -> None:
         """

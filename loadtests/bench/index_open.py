@@ -34,7 +34,8 @@ from dedupe.partition.index_recovery import IndexRecovery
 from dedupe.partition.metrics import LaneMetrics
 from dedupe.storage.index import DedupeIndex, IndexIdentity, IndexState, IndexUpdate
 from dedupe.storage.pinning import SessionNotes
-from dedupe.storage.rocksdb.index import RocksIndex, RocksStore
+from dedupe.storage.rocksdb.index import RocksIndex
+from dedupe.storage.rocksdb.store import RocksStore
 from dedupe.storage.rocksdb.wal import wal_files
 from tests.support.settings import QUEUE_LIMITS
 from tests.support.sim.sim_log import SimStore

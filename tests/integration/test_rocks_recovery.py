@@ -22,7 +22,7 @@ from dedupe.partition.index_recovery import IndexRecovery
 from dedupe.partition.metrics import LaneMetrics
 from dedupe.storage.index import EMPTY_STATE, DedupeIndex, IndexIdentity
 from dedupe.storage.pinning import SessionNotes
-from dedupe.storage.rocksdb.index import CLOSERS, LANE_BYTES_MIN, RocksStore
+from dedupe.storage.rocksdb.store import CLOSERS, LANE_BYTES_MIN, RocksStore
 from tests.contract.index_contract import KEYS_MAX, update_of
 from tests.support.settings import QUEUE_LIMITS
 from tests.support.sim.sim_log import SimStore

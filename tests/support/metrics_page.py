@@ -18,6 +18,7 @@ from app.admin.lane_metrics import LaneCollector
 from app.admin.limit_metrics import LimitCollector
 from app.admin.native_metrics import NativeCollector
 from app.admin.setting_metrics import SettingCollector
+from app.admin.snapshot_metrics import SnapshotCollector
 from app.build import build_ingress_limits
 from app.http.request_metrics import RequestMetrics
 from app.peers.limits import PeerMetrics
@@ -61,6 +62,7 @@ def families() -> Iterator[Metric]:
             GroupCollector(cast("Any", group)),
             SettingCollector(cast("Any", SimpleNamespace(problems=()))),
             NativeCollector(NativeUse("")),
+            SnapshotCollector(cast("Any", SimpleNamespace(lanes=()))),
         ):
             yield from collector.collect()
 

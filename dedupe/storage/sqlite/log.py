@@ -17,7 +17,13 @@ from typing import NamedTuple, Self
 import structlog
 
 from dedupe.model.errors import ConfigurationError, NotAppendedError
-from dedupe.model.record import HEADER_GATEWAY, HEADER_PROGRESS, HEADER_REASON, HEADER_SOURCE
+from dedupe.model.record import (
+    HEADER_DIALECT,
+    HEADER_GATEWAY,
+    HEADER_PROGRESS,
+    HEADER_REASON,
+    HEADER_SOURCE,
+)
 from dedupe.model.types import LogRecord, NewRecord, Offset
 from dedupe.storage.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
 from dedupe.storage.sqlite.operations import Append, CreateTopic, Fence, KeepNote, Trim
@@ -293,9 +299,10 @@ def _row_of(record: NewRecord) -> Row:
     for name, value in more:
         if name == HEADER_REASON:
             reason = value.decode()
-        else:
-            assert name == HEADER_PROGRESS, record.headers
+        elif name == HEADER_PROGRESS:
             progress = value
+        else:
+            assert name == HEADER_DIALECT, record.headers  # gw tells it, too
     return record.timestamp_ms, source.decode(), reason, record.key, gateway, record.value, progress
 
 

@@ -24,6 +24,7 @@ from dedupe.decide.window import Step
 from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.model.types import Entry, EventKey, Offset
 from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, Opening, WalFiles
+from dedupe.storage.snapshots.store import SnapshotStore
 from tests.support.sim.faults import OnFault, SimDice, ignore_fault
 
 UNSYNCED_MAX = 64
@@ -115,6 +116,7 @@ class MemoryStore:
 
     def __init__(self, rng: SimDice | None = None) -> None:
         self.has_room = True
+        self.snapshots: SnapshotStore | None = None
         self.openings: dict[Place, Opening] = {}
         self.on_fault: OnFault = ignore_fault
         self._rng = rng or SimDice()

@@ -1,0 +1,43 @@
+"""The interface of what makes snapshots of indexes and restores them."""
+
+from collections.abc import AsyncGenerator
+from typing import NamedTuple, Protocol
+
+from dedupe.model.types import Offset
+from dedupe.storage.index import DedupeIndex, IndexIdentity, Opening
+from dedupe.storage.snapshots.manifest import Manifest
+
+
+class Made(NamedTuple):
+    """A new snapshot."""
+
+    manifest: Manifest
+    sent_bytes: int  # of what the bucket did not have
+
+
+class SnapshotStore(Protocol):
+    """The snapshots of the indexes of one process. Every method raises SnapshotError, and nothing else."""
+
+    async def make(self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset) -> Made:
+        """
+        Make a snapshot of an open index, and delete what older ones no longer need.
+
+        Args:
+            identity: of the index.
+            index: it takes updates meanwhile, and may be closed.
+            window_start: the first offset whose id it remembers.
+        """
+
+    def candidates(self, identity: IndexIdentity) -> AsyncGenerator[Manifest, None]:
+        """Yield the valid manifests of an index, the newest first; what is wrong with others is logged."""
+
+    async def restore(self, manifest: Manifest) -> None:
+        """
+        Put a snapshot at the place of the index, which is closed and deleted.
+
+        `DedupeIndex.unproved` of the index then has random offsets of the window. After an error there is
+        nothing at the place. A cancellation ends what is under way.
+        """
+
+    def opening(self, identity: IndexIdentity) -> Opening | None:
+        """Return the progress of `restore`; None while there is none."""
