@@ -190,18 +190,19 @@ def build_inputs(
     settings: Settings,
     ingest: Ingest,
     specs: Sequence[InputSpec],
-    *,
+    store: LogStore,
     open_log: Callable[[InputSpec], InputLog],
-    own_ids: Callable[[], Awaitable[Collection[str]]],
+    own_ids: Callable[[LogStore, Settings], Awaitable[Collection[str]]],
 ) -> Inputs:
-    """Return what reads the inputs, see Inputs."""
+    """Return what reads the inputs; arguments as of Inputs."""
     return Inputs(
         specs,
         open_log,
         ingest,
+        store=store,
         topic=settings.log.topic,
         window_s=settings.index.window,
-        own_ids=own_ids,
+        own_ids=partial(own_ids, store, settings),
     )
 
 

@@ -1,8 +1,6 @@
 """The composition root: builds the gateway's parts on an open log, and runs them until a signal."""
 
 import asyncio
-import gc
-import sys
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import replace
@@ -54,6 +52,7 @@ from app.inputs.input_file import inputs_of
 from app.native_module import native_version
 from app.process.background_tasks import announce, keep_notes, tell_outages, trim_log
 from app.process.clock_check import follow_wall_clock, keep_time
+from app.process.interpreter import tune_interpreter
 from app.process.life import (
     DRAIN_LINGER_S,
     Lanes,
@@ -86,19 +85,6 @@ from dedupe.router import Router
 from dedupe.storage.log import Crashpoint, no_crashpoint
 from dedupe.storage.pinning import renew_notes
 from dedupe.storage.snapshots.store import SnapshotStore
-
-GC_THRESHOLDS = (12_000, 8, 400)
-"""
-With Python's default (700, 10, 10), a fifth of the CPU would search for cycles that do not exist. Each search
-blocks the event loop: the second number bounds that of the middle generation, which every object of a large
-parsed body reaches, to 96,000 objects and 5 ms. The third one keeps searches of all objects rare.
-"""
-
-SWITCH_INTERVAL_S = 0.0005
-"""
-The wait of a thread for Python's global lock. The embedded log commits in a thread, with several such waits
-in a commit: Python's default of 5 ms would make each commit slow while the event loop is busy.
-"""
 
 BackgroundTask: TypeAlias = Coroutine[Any, Any, None]
 """Runs until cancelled."""
@@ -201,8 +187,9 @@ async def serve(
         servers = list(zip(_build_servers(parts, ingest), listeners, strict=True))
         background_tasks = _background_tasks(parts, *map(url_of, listeners[:2]))
         if input_specs:
-            open_one, own_ids = partial(open_input, settings), partial(own_topic_ids, opened.store, settings)
-            inputs = build_inputs(settings, ingest, input_specs, open_log=open_one, own_ids=own_ids)
+            inputs = build_inputs(
+                settings, ingest, input_specs, opened.store, partial(open_input, settings), own_topic_ids
+            )
             background_tasks.append(inputs.run())
         tune_interpreter()
         lanes = group or LocalLanes(router.all_lanes)
@@ -346,14 +333,6 @@ def _server(kind: type[Server], app: ASGIApp, port: Port, settings: Settings) ->
         keep_alive_s=settings.limits.keep_alive,
         stop_timeout_s=settings.limits.answer_timeout + 1,
     )
-
-
-def tune_interpreter() -> None:
-    """Set the thresholds of the garbage collector, and the switch interval of threads."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
 async def _supervise(

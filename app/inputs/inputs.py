@@ -13,10 +13,11 @@ import structlog
 from app.ingest.routes.events import Ingest
 from app.inputs.admission import Counts, InputAdmission
 from app.inputs.input_file import InputSpec
-from app.inputs.partition import RETRY_S, InputPartition, InputStoppedError, Place
+from app.inputs.partition import RENEWAL_S, RETRY_S, InputPartition, InputStoppedError, Place
 from app.inputs.values import Topic
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.storage.input_log import InputLog
+from dedupe.storage.log import LogStore
 
 PARTITIONS_POLL_S = 30.0
 """Between two looks for partitions that were added to a topic."""
@@ -44,6 +45,7 @@ class Inputs:
         open_log: Callable[[InputSpec], InputLog],
         ingest: Ingest,
         *,
+        store: LogStore,
         topic: str,
         window_s: float,
         own_ids: Callable[[], Awaitable[Collection[str]]],
@@ -55,6 +57,7 @@ class Inputs:
             specs: the inputs.
             open_log: returns the cluster of an input.
             ingest: what requests are admitted by.
+            store: the gateway's log, which notes what topics were read.
             topic: the clean topic, which is part of the names of consumer groups.
             window_s: how long ids are remembered at most.
             own_ids: returns the ids of the topics that this gateway writes; raises RetriableError.
@@ -62,6 +65,7 @@ class Inputs:
         self.inputs = [Input(spec) for spec in specs]
         self._open_log = open_log
         self._ingest = ingest
+        self._store = store
         self._topic = topic
         self._window_s = window_s
         self._own_ids = own_ids
@@ -88,6 +92,7 @@ class Inputs:
     async def _read(self, each: Input, log: InputLog) -> None:
         """Read all partitions, those that are added later, too."""
         topic = await self._topic_of(each, log)
+        was_read, noted_at = await self._was_read(each, topic), self._ingest.clock.monotonic()
         admission = InputAdmission(self._ingest, each.spec, topic, each.counts)
         async with asyncio.TaskGroup() as running:
             while True:
@@ -102,11 +107,39 @@ class Inputs:
                         topic.topic_id,
                         number,
                         self._window_s,
+                        was_read,
                     )
                     partition = InputPartition(place, log, admission, each.counts, self._ingest.clock)
                     each.partitions.append(partition)
                     running.create_task(partition.run())
                 await asyncio.sleep(PARTITIONS_POLL_S if each.partitions else RETRY_S)
+                if self._ingest.clock.monotonic() - noted_at > RENEWAL_S:
+                    noted_at = self._ingest.clock.monotonic()
+                    await self._was_read(each, topic)  # Kafka deletes notes that are not renewed
+
+    async def _was_read(self, each: Input, topic: Topic) -> bool:
+        """
+        Note that a topic is read, and return whether it was before.
+
+        Kafka deletes what is committed for a topic with it: the note alone tells one that was made anew.
+
+        Raises InputStoppedError: it was made anew.
+        """
+        name = f"inputtopic-{each.spec.name}"  # a group of its own, beside that of the offsets
+        while True:
+            try:
+                noted = (await self._store.notes(name, self._topic)).get(0)
+                if noted is not None and noted != topic.topic_id:
+                    raise InputStoppedError(
+                        f"topic {each.spec.topic} was made anew: its id was {noted} when it was read, and is "
+                        f"{topic.topic_id}; to read the new one, give the input another name"
+                    )
+                await self._store.note(name, self._topic, 0, topic.topic_id)
+            except RetriableError as err:
+                logger.warning("an input cannot be noted yet", input=each.spec.name, error=str(err))
+                await asyncio.sleep(RETRY_S)
+            else:
+                return noted is not None
 
     async def _topic_of(self, each: Input, log: InputLog) -> Topic:
         """Return which topic an input is. Raises InputStoppedError: it must not be read."""

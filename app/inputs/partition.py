@@ -43,6 +43,8 @@ class Place(NamedTuple):
     topic_id: str
     partition: int
     window_s: float
+    was_read: bool
+    """Whether a gateway has read the topic before, as a note of the log says."""
 
 
 class InputPartition:
@@ -150,8 +152,8 @@ class InputPartition:
                     "to read the new one, give the input another name"
                 )
             return found.offset, not found.topic_id
-        if any(each.topic_id == self._place.topic_id for each in committed.values()):
-            return start, True  # the partition is new: the others have been read
+        if self._place.was_read or committed:
+            return start, True  # the partition is new, or what was committed for it is lost
         if spec.start is None:
             raise InputStoppedError(
                 f"nothing is committed for partition {partition} of {spec.topic} under group "
