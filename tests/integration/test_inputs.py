@@ -42,7 +42,6 @@ class Pair:
                 "GATEWAY_KAFKA_BOOTSTRAP_SERVERS": servers,
                 "GATEWAY_TOPIC": self.clean,
                 "GATEWAY_PARTITIONS": str(PARTITIONS),
-                "GATEWAY_NATIVE": "off",
                 "GATEWAY_INPUTS_FILE": str(self.inputs_file),
             },
         )
