@@ -50,7 +50,7 @@ from app.ingest.receipts import CODES, REASONS
 from app.ingest.routes.events import Ingest
 from app.inputs.input_file import inputs_of
 from app.native_module import native_version
-from app.process.background_tasks import announce, keep_notes, tell_outages, trim_log
+from app.process.background_tasks import announce, tell_outages, trim_log
 from app.process.clock_check import follow_wall_clock, keep_time
 from app.process.interpreter import tune_interpreter
 from app.process.life import (
@@ -83,7 +83,6 @@ from dedupe.partition.snapshotter import Snapshotter
 from dedupe.partition.supervisor import LocalLanes
 from dedupe.router import Router
 from dedupe.storage.log import Crashpoint, no_crashpoint
-from dedupe.storage.pinning import renew_notes
 from dedupe.storage.snapshots.store import SnapshotStore
 
 BackgroundTask: TypeAlias = Coroutine[Any, Any, None]
@@ -165,7 +164,6 @@ async def serve(
             indexes,
             identity=identity,
             clock=clock,
-            is_pinned=opened.is_pinned,
             alarms=Alarms(partial(follow_wall_clock, clock), setting_watch.doubt),
             crashpoint=crashpoint,
         )
@@ -262,6 +260,7 @@ def _build_servers(parts: Parts, ingest: Ingest) -> Iterator[Server]:
     admin_context = replace(
         parts.admin_context,
         native=None if native is None else native.use,
+        use=ingest.use,
         replay_at=build_replays(ingest, parts.opened.store, settings.log.topics[1]),
     )
     registry = _registry_of(parts, metrics, admin_context)
@@ -376,7 +375,6 @@ def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[Background
             native_version=native_version(settings.gateway.native),
         ),
         tell_outages(router),
-        keep_notes(partial(renew_notes, parts.opened.store, settings.log.topics)),
         parts.ingress.disk.watch(router),
         parts.ingress.files.watch(),
     ]

@@ -38,6 +38,8 @@ from app.admin.scopes import READ, Scope, check_scopes
 from app.admin.sessions import add_sessions
 from app.admin.setting_metrics import SettingCollector
 from app.admin.snapshot_metrics import SnapshotCollector
+from app.admin.snapshots import add_snapshots
+from app.admin.sources import SourceCollector, Sources, add_sources
 from app.admin.stats import SCHEMA_VERSION, answers_of, partition_of, refusals_of
 from app.admin.tail import Tail
 from app.admin.tail_routes import add_tail
@@ -48,6 +50,7 @@ from app.http.bare_application import bare_application
 from app.http.errors import RequestError
 from app.http.problems import Problems
 from app.http.refusal_counts import RefusalCounts
+from app.http.source_use import SourceUse
 from app.process.setting_watch import SettingWatch
 from app.settings.model import Settings
 from app.settings.version import VERSION
@@ -75,6 +78,7 @@ class AdminContext:
     setting_watch: SettingWatch = field(default_factory=lambda: SettingWatch(NOTHING_FOUND, None))
     snapshotter: Snapshotter | None = None
     native: NativeUse | None = None
+    use: SourceUse = field(default_factory=SourceUse)
 
     def stats(self) -> dict[str, Any]:
         """Return this worker's own statistics."""
@@ -104,6 +108,7 @@ class AdminContext:
             registry.register(GroupCollector(self.group))
         registry.register(self.edge)
         registry.register(SettingCollector(self.setting_watch))
+        registry.register(SourceCollector(self.use))
         if self.snapshotter is not None:
             registry.register(SnapshotCollector(self.snapshotter))
         if self.native is not None:
@@ -147,8 +152,13 @@ def create_admin(
     add_replay(app, admin_context.replay_at, ingest_loop)
     add_console(app)
     add_verify(app, admin_context.router, store, clock, ingest_loop)
+    add_snapshots(app, admin_context.router, admin_context.snapshotter, ingest_loop)
     add_partitions(app, admin_context.group, admin_context.stats, ingest_loop)
     add_write_keys(app, admin_context.edge.key_file, admin_context.group, ingest_loop)
+    edge, refusals = admin_context.edge, admin_context.refusals
+    sources = Sources(admin_context.router.answers, refusals, edge.ingress, admin_context.use, clock)
+    admin_context.history.on_step = admin_context.use.turn_day
+    add_sources(app, sources, admin_context.group, ingest_loop)
     add_about(app, settings)
     add_openapi(app)
     check_scopes(app)

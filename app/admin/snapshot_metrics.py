@@ -50,3 +50,8 @@ class SnapshotCollector(ScrapedCollector):
             for reason, count in metrics.snapshots_failed.items():
                 failures.add_metric([*labels, reason], count)
         yield from (age, lag, made, sent, restored, failures)
+        yield GaugeMetricFamily(
+            "gateway_snapshot_drill_age_seconds",
+            "Age of the last drill, which restores a snapshot and proves it; without one, since the start",
+            self._snapshotter.drill_age_s,
+        )

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints,
 from app.settings.model import Settings
 from dedupe.login.settings import LoginSettings, Mechanism, SecurityProtocol
 from dedupe.model.errors import ConfigurationError
+from dedupe.storage.routing_records import routing_topic_of
 
 TopicName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 
@@ -90,7 +91,7 @@ def inputs_of(settings: Settings) -> Sequence[InputSpec]:
     path = settings.gateway.inputs_file
     if path is None:
         return ()
-    own_topics = {topic.name for topic in settings.log.topics}
+    own_topics = {topic.name for topic in settings.log.topics} | {routing_topic_of(settings.log.topic)}
     return read_inputs_file(path, own_topics, has_kafka=settings.log.kind == "kafka")
 
 

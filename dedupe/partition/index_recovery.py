@@ -26,8 +26,6 @@ from dedupe.storage.snapshots.store import SnapshotStore
 PROGRESS_S = 5.0
 """The interval of a replay's log messages."""
 
-SNAPSHOT_RECORDS_MIN = 20_000
-"""Fewer offsets are read from the log in the time that a bucket takes to answer."""
 SNAPSHOT_TRIES = 2
 """Then the index is rebuilt from the log, which takes no longer than more tries might."""
 
@@ -96,30 +94,19 @@ class IndexRecovery:
         restoring = None if snapshots is None else snapshots.opening(self.identity)
         return restoring or self._context.store.opening(self.identity)
 
-    async def check(self) -> int:
+    async def check(self) -> None:
         """
-        Check the log's first records, before a fence stops its writer, and open the index.
-
-        The records come first: an index of another secret would look unusable. A pinned log is not checked.
-
-        Returns:
-            The number of checked records.
+        Open the index, before a fence stops the log's writer.
 
         Raises:
-            IdentityMismatchError: final, see RecordCheck.
-            LogCorruptError: final until an operator acts.
             IndexCorruptError: the index is unusable and cannot be deleted.
             RetriableError: the log or the index cannot be read now.
         """
-        log_start, end = await self._log.bounds()
+        log_start, _ = await self._log.bounds()
         if self.opened is not None:
             self.opened.log_start = log_start
-            return 0
-        proved = 0
-        if not self._context.gate.is_open:
-            proved = await self._reader.prove(log_start, end)
-        await self._open(log_start)
-        return proved
+        else:
+            await self._open(log_start)
 
     async def replay(
         self, end: Offset, on_entries: Callable[[Sequence[tuple[EventKey, Entry]]], None]
@@ -219,7 +206,7 @@ class IndexRecovery:
         if is_empty and has_records and not self._is_discarded:
             self._metrics.begun_empty += 1
         self._is_discarded = False
-        if end - index.log_start >= SNAPSHOT_RECORDS_MIN and await self._restore(index.log_start, end):
+        if await self._restore(index.log_start, end):
             assert self.opened is not None
             return self.opened
         index = self.opened or await self._open(index.log_start)
@@ -231,7 +218,7 @@ class IndexRecovery:
     async def _restore(self, log_start: Offset, end: Offset) -> bool:
         """Whether the index, which is empty, begins with a snapshot; if not, it may be closed."""
         snapshots = self._context.store.snapshots
-        if snapshots is None:
+        if snapshots is None or end - log_start < snapshots.records_min:
             return False
         tries = 0
         try:

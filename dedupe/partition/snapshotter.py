@@ -9,6 +9,7 @@ recovers.
 import asyncio
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 
 import structlog
 
@@ -26,6 +27,8 @@ RECORDS_MIN = 100_000
 """Fewer new records are read from the log within a second."""
 AGAIN_S = 60.0
 """The least time between two tries that failed."""
+DRILL_LOOK_S = 3_600.0
+"""How often the bucket is asked for the last drill."""
 
 _RECOVERING = frozenset({LaneState.FENCING, LaneState.RESTORING})
 
@@ -48,7 +51,8 @@ class Snapshotter:
         self._interval_s = interval_s
         self._tried_at: dict[Lane, float] = {}
         self._making = asyncio.Lock()
-        self._began_ms = clock.now_ms()
+        self._began_ms = self._drilled_ms = clock.now_ms()
+        self._drill_looked_at: float | None = None
 
     async def run(self) -> None:
         """Make snapshots until cancelled; every failure is logged and counted."""
@@ -56,6 +60,7 @@ class Snapshotter:
             self._tried_at[lane] = self._clock.monotonic() - self._rng.random() * self._interval_s
         while True:
             await asyncio.sleep(self._interval_s / LOOKS)
+            await self._look_for_drills()
             due = [lane for lane in self.lanes if self._is_due(lane)]
             self._rng.shuffle(due)
             for lane in due:
@@ -84,6 +89,20 @@ class Snapshotter:
         metrics.snapshot_bytes += made.sent_bytes
         metrics.snapshot = made.manifest
         return made
+
+    @property
+    def drill_age_s(self) -> float:
+        """The age of the last drill that is noted in the bucket; without one, of this process."""
+        return max(0, self._clock.now_ms() - self._drilled_ms) / 1000
+
+    async def _look_for_drills(self) -> None:
+        now = self._clock.monotonic()
+        if self._drill_looked_at is not None and now - self._drill_looked_at < DRILL_LOOK_S:
+            return
+        self._drill_looked_at = now
+        with suppress(SnapshotError):  # the next snapshot tells
+            drilled_ms = await self._snapshots.last_drill_ms(self.lanes[0].recovery.identity)
+            self._drilled_ms = self._drilled_ms if drilled_ms is None else drilled_ms
 
     def age_s(self, lane: Lane) -> float:
         """Return the age of a lane's newest snapshot, as far as this process knows; without one, its own."""

@@ -142,6 +142,13 @@ class DedupeIndex(SessionRows, Protocol):
     def reset(self, start: Offset) -> None:
         """Delete all entries, and begin at log offset `start`. Raises IndexCorruptError."""
 
+    def warm(self) -> bool:
+        """
+        Work for some milliseconds on what makes look-ups of absent keys fast; False if that is done.
+
+        Raises IndexCorruptError.
+        """
+
     def covers(self, offset: Offset) -> bool:
         """Whether the index began at or below `offset`, and has dropped no entry from `offset` on."""
 

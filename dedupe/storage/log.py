@@ -16,7 +16,6 @@ Crashpoint: TypeAlias = Callable[[str], None]
 """Called with the name of a step of a commit; tests end the process there."""
 
 NOTE_BYTES_MAX = 4000
-"""Below Kafka's limit of 4,096 (`offset.metadata.max.bytes`)."""
 
 
 def no_crashpoint(_name: str) -> None:
@@ -156,21 +155,22 @@ class LogStore(Protocol):
 
         Raises:
             RetriableError: the log cannot be reached.
-            ConfigurationError: the log does not allow this process to read notes.
+            ConfigurationError: the log does not allow this process to read notes, or has lost some.
+            IdentityMismatchError: a note is of another secret or another log, or of a newer gateway.
         """
 
-    async def note(self, name: str, topic: str, partition: int, text: str) -> None:
+    async def note(self, name: str, topic: str, partition: int, text: str, *, once: bool = False) -> None:
         """
         Write a note of a partition durably, or replace the one of the same name.
 
-        Every process that opens the log can read it. It is deleted with the topic. Kafka deletes it a week
-        after its last write, so a running gateway renews it.
+        Every process that opens the log can read it.
 
         Args:
             name: the kind of note, lower-case letters.
             topic: an existing topic.
             partition: the partition that the note is about.
             text: at most NOTE_BYTES_MAX bytes as UTF-8.
+            once: keep the note of the same name, if there is one.
 
         Raises:
             RetriableError: the outcome is unknown; call again.

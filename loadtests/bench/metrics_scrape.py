@@ -76,7 +76,6 @@ async def measure(folder: Path, partitions: int) -> None:
         indexes,
         identity=identity,
         clock=SystemClock(),
-        is_pinned=True,
         crashpoint=no_crashpoint,
     )
     tasks = [asyncio.create_task(lane.run()) for lane in router.all_lanes]

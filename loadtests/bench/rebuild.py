@@ -76,7 +76,6 @@ async def rebuild(store: LogStore, settings: Settings, count: int) -> tuple[floa
         indexes,
         identity=IDENTITY,
         clock=SystemClock(),
-        is_pinned=True,
         crashpoint=no_crashpoint,
     )
     (lane,) = router.lanes

@@ -11,6 +11,7 @@ from dedupe.storage.kafka import log as kafka_log
 from dedupe.storage.kafka import reader as kafka_reader
 from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.log import Crashpoint
+from dedupe.storage.routing_records import routing_topic_of
 from tests.conftest import TopicFactory
 from tests.contract.log_contract import (
     PARTITIONS,
@@ -22,9 +23,9 @@ from tests.contract.log_contract import (
     records_of,
     visible_end,
 )
-from tests.support.kafka import delete_records
+from tests.support.kafka import create_topic, delete_records, delete_topics
 from tests.support.records import fill_topic
-from tests.support.settings import kafka_config
+from tests.support.settings import kafka_config, routing_key
 
 
 class KafkaWorld(LogWorld):
@@ -38,7 +39,9 @@ class KafkaWorld(LogWorld):
 
     async def connect(self, crashpoint: Crashpoint) -> KafkaStore:
         """See LogWorld."""
-        return await KafkaStore.open(self._store.config, crashpoint=crashpoint)
+        return await KafkaStore.open(
+            self._store.config, crashpoint=crashpoint, routing=routing_key(self.topic)
+        )
 
     async def trim(self, partition: int, first_kept: LogRecord) -> None:
         """See LogWorld."""
@@ -49,9 +52,11 @@ class KafkaWorld(LogWorld):
 async def world(kafka_bootstrap: str, topic: TopicFactory) -> AsyncIterator[KafkaWorld]:
     store = await KafkaStore.open(kafka_config(kafka_bootstrap))
     world = KafkaWorld(store, await topic("contract", partitions=PARTITIONS))
+    await create_topic(kafka_bootstrap, routing_topic_of(world.topic), partitions=PARTITIONS + 1)
     yield world
     await world.close()
     await store.close()
+    await delete_topics(kafka_bootstrap, [routing_topic_of(world.topic)])
 
 
 class TestKafkaLog(LogContract):

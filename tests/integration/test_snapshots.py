@@ -1,23 +1,25 @@
 """Claim: a lost index is restored from a snapshot as if it were not lost; if that is wrong, from the log."""
 
 import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
+import orjson
 import pytest
 
 from tests.support.gateway import Crash, Gateway
-from tests.support.http import AUTH, new_event, post
+from tests.support.http import AUTH, cli, new_event, post
 
 EVENTS = 400
 PATIENCE_S = 30.0
 MAKING = ("flushed", "checkpoint", "files", "manifest")
 RESTORING = ("files", "installed")
 CONSTANTS = {
-    "dedupe.partition.index_recovery:SNAPSHOT_RECORDS_MIN": 1,
+    "dedupe.storage.rocksdb.snapshots:RECORDS_MIN": 1,
     "dedupe.partition.snapshotter:RECORDS_MIN": 1,
 }
 
@@ -207,3 +209,42 @@ def test_kill_while_an_index_is_restored(stored: Stored, step: str) -> None:
     with stored.gateway:
         stored.answers_as_before()
     assert not list((stored.gateway.data / "index").rglob("*.restoring"))
+
+
+def test_commands_list_verify_make_and_restore(tmp_path: Path, stored: Stored) -> None:
+    gateway = stored.gateway
+    (listed, *_) = rows_of(cli(gateway, "snapshots", "list", "-o", "json"))
+    assert (listed["partition"], listed["applied_offset"]) == (0, EVENTS // 2)
+    (verified,) = rows_of(cli(gateway, "snapshots", "verify", "0", "-o", "json"))
+    assert (verified["snapshot"], verified["verified"]) == (listed["snapshot"], True)
+    with gateway as running:
+        (made,) = rows_of(cli(running, "snapshots", "make", "0", "--url", running.admin_url, "-o", "json"))
+        assert made["applied_offset"] == EVENTS
+        stored.answers_as_before()
+    (restored,) = rows_of(cli(gateway, "snapshots", "restore", "0", "-o", "json"))
+    assert (restored["snapshot"], restored["records"], restored["keys"]) == (made["snapshot"], 0, EVENTS)
+    with gateway:
+        stored.answers_as_before()
+    flip(*files_in(tmp_path))
+    broken = cli(gateway, "snapshots", "verify", "0", "-o", "json")
+    assert broken.returncode == 1
+    assert "differs from what the manifest says" in rows_of(broken)[0]["error"]
+
+
+def test_commands_say_what_is_missing(tmp_path: Path) -> None:
+    without = Gateway(tmp_path / "gateway", {"GATEWAY_PARTITIONS": "1"})
+    refused = cli(without, "snapshots", "list")
+    assert (refused.returncode, b"GATEWAY_SNAPSHOTS_URL is not set" in refused.stderr) == (2, True)
+    with gateway_in(tmp_path) as gateway:
+        answer = httpx.post(f"{gateway.admin_url}/admin/v1/snapshots/7")
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+        embedded = cli(gateway, "snapshots", "drill")
+        assert (embedded.returncode, b"only one on Kafka" in embedded.stderr) == (2, True)
+    with without:
+        answer = httpx.post(f"{without.admin_url}/admin/v1/snapshots/0")
+        assert "GATEWAY_SNAPSHOTS_URL" in answer.json()["detail"]
+
+
+def rows_of(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
+    assert done.stdout, done.stderr
+    return [orjson.loads(line) for line in done.stdout.splitlines()]

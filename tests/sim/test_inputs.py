@@ -124,10 +124,16 @@ async def test_events_are_stored_once_through_all_faults(seed: int) -> None:
     assert len(world.committed(QUARANTINE)[0]) == 1
 
 
+def make_anew(cluster: SimInputs) -> None:
+    """With the topic, Kafka deletes what is committed for it."""
+    cluster.id = "2" * 32
+    cluster.offsets.clear()
+
+
 @pytest.mark.parametrize(
     ("befalls", "sentence"),
     [
-        (lambda cluster: setattr(cluster, "id", "2" * 32), "was made anew"),
+        (make_anew, "its id was 1111"),
         (lambda cluster: setattr(cluster, "id", None), "does not exist"),
         (lambda cluster: setattr(cluster, "id", "f" * 32), "one that this gateway writes"),
         (lambda cluster: cluster.first.__setitem__(0, 10**6), "has lost its records"),
@@ -143,7 +149,7 @@ async def test_input_that_must_not_be_read_on_stops(
         inputs = inputs_of(world, await world.start(), cluster)
         reading = asyncio.ensure_future(inputs.run())
         async with asyncio.timeout(600):
-            while len(cluster.offsets) < PARTITIONS or stored(world).keys() < ids:
+            while is_first and (len(cluster.offsets) < PARTITIONS or stored(world).keys() < ids):
                 await asyncio.sleep(0.1)
             while not is_first and inputs.inputs[0].stopped is None:
                 await asyncio.sleep(0.1)

@@ -25,6 +25,7 @@ from app.http.errors import (
 from app.http.fair_scheduler import FairScheduler, YieldToOthers
 from app.http.penalties import Penalties
 from app.http.request_context import CONTEXT, RequestContext
+from app.http.source_use import SourceUse
 from app.ingest.advice import advice_on
 from app.ingest.client_sessions import (
     SESSION_HEADERS,
@@ -83,6 +84,7 @@ class Ingest:
     observer: DecisionObserver | None = None
     scheduler: FairScheduler = field(default_factory=FairScheduler)
     penalties: Penalties = field(default_factory=Penalties)
+    use: SourceUse = field(default_factory=SourceUse)
 
     def json_limits_for(self, source: Source | None, request: Request) -> JSONLimits:
         """Return the limits of its JSON; the body's lease is charged for parsed documents."""
@@ -180,7 +182,7 @@ async def post_events(
             has_several_sources=owner.has_several_sources,
         )
     owner.grow(identified, outcomes.admissions)
-    _note(ingest.observer, identified, outcomes, context)
+    _note(ingest, identified, outcomes, context)
     if owner.failed_log_ins:
         await ingest.penalties.note_failed_log_ins(owner.failed_log_ins, request.scope)
     if refusal is not None and is_native and not events:
@@ -260,13 +262,11 @@ async def _take_all(
         before = identified.work_bytes
 
 
-def _note(
-    observer: DecisionObserver | None,
-    identified: Identified,
-    outcomes: Outcomes,
-    context: RequestContext,
-) -> None:
-    """Report the verdicts to the observer, if it wants them."""
+def _note(ingest: Ingest, identified: Identified, outcomes: Outcomes, context: RequestContext) -> None:
+    """Count who sent the events, and report the verdicts to the observer, if it wants them."""
+    observer = ingest.observer
+    if identified.events:
+        ingest.use.note(identified.events, outcomes.admissions, context.headers)
     new = outcomes.admissions.count(NEW)
     if observer is not None and (observer.is_on or identified.rejections or new < len(outcomes.admissions)):
         observer.decided(identified.events, outcomes, identified.quarantined, context)

@@ -17,6 +17,7 @@ from aiokafka.errors import KafkaError
 from dedupe.decide.recovery import PlainRecords
 from dedupe.model.clock import Clock
 from dedupe.model.errors import (
+    ConfigurationError,
     FencedError,
     GatewayError,
     NotAppendedError,
@@ -36,10 +37,12 @@ from dedupe.storage.kafka.producer import (
     log_append_time_of,
 )
 from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
+from dedupe.storage.kafka.routing_topic import RoutingKey, RoutingTopic
 from dedupe.storage.kafka.self_test import check_fencing
-from dedupe.storage.kafka.transactions import ANSWER_S
+from dedupe.storage.kafka.transactions import ANSWER_S, why_unmarked
 from dedupe.storage.kafka.wire import NO_TOPIC_ID, PROBE_HEADERS, ProducerIdAndEpoch
 from dedupe.storage.log import Crashpoint, no_crashpoint
+from dedupe.storage.routing_records import Note
 
 PAUSE_AFTER_APPEND_S = 0.0015
 """Events that arrive meanwhile share the next record batch: fewer, larger batches cost less CPU."""
@@ -58,24 +61,33 @@ logger = structlog.get_logger(__name__)
 class KafkaStore:
     """One Kafka cluster as the gateway uses it."""
 
-    def __init__(self, config: KafkaConfig, crashpoint: Crashpoint) -> None:
+    def __init__(
+        self, config: KafkaConfig, crashpoint: Crashpoint, routing: RoutingKey | None = None
+    ) -> None:
         """Use `open`. Raises ConfigurationError, see KafkaConfig.bootstrap_addresses."""
         self.config = config
         self.crashpoint = crashpoint
         self.cluster = KafkaCluster(config)
         self._log_id = config.bootstrap_servers
+        self._routing = RoutingTopic(config, self.cluster, routing, lambda: self._log_id) if routing else None
 
     @classmethod
-    async def open(cls, config: KafkaConfig, *, crashpoint: Crashpoint = no_crashpoint) -> "KafkaStore":
+    async def open(
+        cls,
+        config: KafkaConfig,
+        *,
+        crashpoint: Crashpoint = no_crashpoint,
+        routing: RoutingKey | None = None,
+    ) -> "KafkaStore":
         """
-        Connect to the cluster.
+        Connect to the cluster; without `routing`, notes cannot be asked for.
 
         Raises:
             RetriableError: no broker answers (yet).
             ConfigurationError: the bootstrap servers are no list of host:port, or the login lacks a file.
         """
         await config.login.check()
-        store = cls(config, crashpoint)
+        store = cls(config, crashpoint, routing)
         try:
             cluster = await store.cluster.describe()
         except BaseException as err:
@@ -102,10 +114,16 @@ class KafkaStore:
         await check_fencing(self.config, self.cluster, topic, now_ms=now_ms)
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
-        return await self.cluster.notes(name, topic)
+        return await self._routing_topic.notes(name, topic)
 
-    async def note(self, name: str, topic: str, partition: int, text: str) -> None:
-        await self.cluster.note(name, topic, partition, text)
+    async def note(self, name: str, topic: str, partition: int, text: str, *, once: bool = False) -> None:
+        await self._routing_topic.note(Note(name, topic, partition, text, once))
+
+    @property
+    def _routing_topic(self) -> RoutingTopic:
+        if self._routing is None:
+            raise ConfigurationError("the notes of this log are proved by the identity of its gateways")
+        return self._routing
 
     def membership(self, topic: str, *, lanes: int, standbys: bool, clock: Clock) -> KafkaMembership:
         """
@@ -121,6 +139,8 @@ class KafkaStore:
         return KafkaMembership(self.config, self.cluster, group, lanes, standbys=standbys, clock=clock)
 
     async def close(self) -> None:
+        if self._routing is not None:
+            self._routing.close()
         self.cluster.close()
 
 
@@ -182,7 +202,7 @@ class KafkaLog:
             with closing(self._reader(before, FETCH_BYTES_OF_FEW)) as reader:
                 is_marked = producer.marked in (await reader.control_markers(end)).producers
             if not is_marked:
-                raise RetriableError(await self._why_unmarked(end))
+                raise RetriableError(await why_unmarked(self._config, cluster, self._tp, end))
         except BaseException as err:
             if producer.late_fences:  # a cluster that is slow must be able to answer at last
                 self._answer_s = min(2 * self._answer_s, self._config.request_timeout_s)
@@ -348,19 +368,6 @@ class KafkaLog:
         if settings.get("message.timestamp.type") == "LogAppendTime":
             raise RetriableError(log_append_time_of(self._tp.topic))
         self._has_log_append_time = False
-
-    async def _why_unmarked(self, end: Offset) -> str:
-        """Return why readers do not see the marker of a fence below the last stable offset, `end`."""
-        all_end = await self._store.cluster.end(self._tp)
-        if all_end <= end:
-            return f"the leader of {self._tp} does not know of its fence"
-        topic, partition = self._tp
-        return (
-            f"a transaction of another producer is open in {topic}-{partition} since offset {end}, and hides "
-            f"all up to {all_end}: wait for its timeout, or end it by `kafka-transactions.sh "
-            f"--bootstrap-server {self._config.bootstrap_servers} abort --topic {topic} "
-            f"--partition {partition} --start-offset {end}`"
-        )
 
     def _tell_throttled(self, seconds: float) -> None:
         """Log the beginning of a time in which a quota of the brokers holds appends back."""

@@ -19,6 +19,7 @@ from aiokafka.protocol.transaction import (
 )
 
 from dedupe.model.errors import FencedError, NotAppendedError
+from dedupe.model.types import Offset
 from dedupe.storage.kafka.broker_connection import BrokerConnection, ConnectionPool
 from dedupe.storage.kafka.cluster import NO_COORDINATOR_CODES, KafkaCluster, error_name
 from dedupe.storage.kafka.config import Address, KafkaConfig
@@ -215,3 +216,17 @@ def raise_for_code(request: str, code: int) -> None:
         )
     if code != NONE:
         raise NotAppendedError(f"{request} was refused: {error_name(code)}") from for_code(code)()
+
+
+async def why_unmarked(config: KafkaConfig, cluster: KafkaCluster, tp: TopicPartition, end: Offset) -> str:
+    """Return why readers do not see the marker of a fence below the last stable offset, `end`."""
+    all_end = await cluster.end(tp)
+    if all_end <= end:
+        return f"the leader of {tp} does not know of its fence"
+    topic, partition = tp
+    return (
+        f"a transaction of another producer is open in {topic}-{partition} since offset {end}, and hides "
+        f"all up to {all_end}: wait for its timeout, or end it by `kafka-transactions.sh "
+        f"--bootstrap-server {config.bootstrap_servers} abort --topic {topic} "
+        f"--partition {partition} --start-offset {end}`"
+    )

@@ -148,6 +148,11 @@ class RocksIndex:
                 entries[place] = entry
         return entries
 
+    def warm(self) -> bool:
+        """See DedupeIndex: 2 to 4 ms of the scan for the Bloom filter cache."""
+        self._opened()
+        return self._bloom.warm()
+
     def apply(self, update: IndexUpdate) -> None:
         """See DedupeIndex. One WriteBatch over all column families, in the WAL but not synced."""
         database = self._opened()

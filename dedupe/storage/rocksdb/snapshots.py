@@ -38,6 +38,7 @@ from dedupe.storage.snapshots.manifest import (
 )
 from dedupe.storage.snapshots.store import Made
 
+RECORDS_MIN = 20_000
 FLUSH_S = 5.0
 """A lane whose memtables are not on disk by then makes no snapshot this time."""
 FLUSH_LOOK_S = 0.05
@@ -81,6 +82,7 @@ class IndexSnapshots:
             rng: chooses the records that are looked up.
             crashpoint: called at the steps of making and restoring.
         """
+        self.records_min = RECORDS_MIN
         self._bucket, self._store = bucket, store
         self._key = key_of(secret)
         self._worker, self._clock = worker, clock
@@ -238,6 +240,28 @@ class IndexSnapshots:
             self._progress.pop(identity, None)
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
+    async def verify(self, manifest: Manifest, scratch: Path) -> None:
+        """See SnapshotStore."""
+        place = folder_of(manifest.identity)
+        for file in manifest.files:
+            path = scratch / file.name
+            name = f"{place}/files/{file.digest}"
+            if await self._bucket.download(name, path, size_bytes=file.size_bytes) != file.digest:
+                raise SnapshotError("damaged", f"{file.name} differs from what the manifest says")
+            path.unlink()
+
+    async def note_drill(self, identity: IndexIdentity) -> None:
+        """See SnapshotStore. The note is an object of the bucket."""
+        place = _drills_of(identity)
+        await self._bucket.create(f"{place}{self._clock.now_ms():015}", b"")
+        old = sorted(each.name for each in await self._bucket.names(place))[:-KEPT]
+        await self._bucket.delete([f"{place}{name}" for name in old])
+
+    async def last_drill_ms(self, identity: IndexIdentity) -> int | None:
+        """See SnapshotStore."""
+        names = [each.name for each in await self._bucket.names(_drills_of(identity))]
+        return max((int(name) for name in names if name.isdecimal()), default=None)
+
     def opening(self, identity: IndexIdentity) -> Opening | None:
         """See SnapshotStore."""
         return self._progress.get(identity)
@@ -268,6 +292,11 @@ class IndexSnapshots:
         """Return offsets before which recovery looks up the newest record, see note_unproved."""
         end = manifest.state.last_offset + 1
         return sorted({self._rng.randint(manifest.window_start, end) for _ in range(PROVED_RECORDS)})
+
+
+def _drills_of(identity: IndexIdentity) -> str:
+    """Return the folder of a topic's drills, beside those of its partitions."""
+    return f"{folder_of(identity).rpartition('/')[0]}/drills/"
 
 
 def _digest_of(path: Path) -> str:

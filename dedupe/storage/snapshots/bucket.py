@@ -65,7 +65,7 @@ class Bucket:
                 self._store: Any = obstore.store.LocalStore(unquote(parts.path), mkdir=True)
             else:
                 options: Any = {
-                    "client_options": {"connect_timeout": "5s", "timeout": "3600s"},
+                    "client_options": {"connect_timeout": "5s", "timeout": "3600s", "allow_http": True},
                     "retry_config": {"max_retries": 3, "retry_timeout": timedelta(seconds=20)},
                 }
                 self._store = obstore.store.from_url(url, **options)

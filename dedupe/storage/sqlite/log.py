@@ -128,11 +128,11 @@ class SqliteStore:
         rows = await self._readers.run(lambda connection: select_meta(connection, start))
         return {int(key.removeprefix(start)): text for key, text in rows}
 
-    async def note(self, name: str, topic: str, partition: int, text: str) -> None:
+    async def note(self, name: str, topic: str, partition: int, text: str, *, once: bool = False) -> None:
         """See LogStore. Waits up to SqliteLimits.busy_timeout_s while another process commits."""
         assert len(text.encode()) <= NOTE_BYTES_MAX
         place = self._place(topic, partition)
-        await self._writable.do(KeepNote(f"{_note_key(name, topic)}{place.partition}", text))
+        await self._writable.do(KeepNote(f"{_note_key(name, topic)}{place.partition}", text, once))
 
     async def newest_timestamp_ms(self) -> int | None:
         """Return the newest timestamp of all topics, None without records. Raises RetriableError."""

@@ -295,6 +295,10 @@ class MemoryIndex:
         self._disk.is_damaged = self._disk.is_disproved = self._has_failed = False
         self._disk.forget(start)
 
+    def warm(self) -> bool:
+        """See DedupeIndex."""
+        return False
+
     def covers(self, offset: Offset) -> bool:
         return offset >= self._readable().complete_from
 

@@ -27,6 +27,7 @@ from dedupe.model.errors import (
 )
 from dedupe.model.types import LogRecord, NewRecord, Offset
 from dedupe.storage.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
+from dedupe.storage.notes import BEGUN_EMPTY, SESSIONS
 from tests.support.sim.faults import NO_FAULTS, OnFault, SimDice, SimFaults, ignore_fault
 
 READ_RECORDS_MAX = 100
@@ -223,9 +224,10 @@ class SimStore:
         """Return the log's own notes of this name, to look at and to change."""
         return self._notes.setdefault((name, topic), {})
 
-    def forget_notes(self) -> None:
-        """Lose all notes, as Kafka does when they are not renewed for a week."""
-        self._notes.clear()
+    def forget_sessions(self, topic: str) -> None:
+        """Say nothing of sessions, as a log that was adopted does."""
+        for name in (BEGUN_EMPTY, SESSIONS):
+            self.noted(name, topic).clear()
 
     def lose_tail(self, topic: str, partition: int, records: int) -> None:
         """Lose the last n >= 1 committed records, as a broker that had not synced them."""
@@ -251,12 +253,13 @@ class SimStore:
         self._fail_at_random(self.rng.faults.unavailable)
         return dict(self._notes.get((name, topic), {}))
 
-    async def note(self, name: str, topic: str, partition: int, text: str) -> None:
+    async def note(self, name: str, topic: str, partition: int, text: str, *, once: bool = False) -> None:
         assert partition < len(self._partitions[topic])
         assert len(text.encode()) <= NOTE_BYTES_MAX
         await self._reach()
         self._fail_at_random(self.rng.faults.unavailable)
-        self._notes.setdefault((name, topic), {})[partition] = text
+        if not (once and partition in self.noted(name, topic)):
+            self.noted(name, topic)[partition] = text
         await self.rng.step()
         self._fail_at_random(self.rng.faults.lose_reply)
 

@@ -393,3 +393,20 @@ def test_id_that_is_no_text_is_not_mended(gateway: GatewayInProcess, client: htt
     assert [each["code"] for each in answer.json()["rejected"]] == ["unreadable"] * 2
     assert [one in content for one, (_, content) in zip(odd, kept(gateway), strict=True)] == [True, True]
     assert [value["subject"] for value in values(gateway)] == ["\ufffd"]
+
+
+def test_webhook_is_told_the_quota_of_its_key(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {key: slow, source: slow, quotas: {requests: 2}}\n- {key: free, source: free}\n")
+    asked = {"WebHook-Request-Origin": "eventemitter.example.com"}
+    with (
+        GatewayInProcess(tmp_path / "gateway", write_keys_file=keys) as gateway,
+        httpx.Client(transport=gateway.transport, base_url=URL) as client,
+    ):
+        slow = client.options(f"{PATH}?access_token=slow", headers=asked)
+        free = client.options(PATH, headers={**asked, "Authorization": "Bearer free"})
+        wrong = client.options(f"{PATH}?access_token=wrong", headers=asked)
+    assert slow.headers["WebHook-Allowed-Rate"] == "120"
+    assert free.headers["WebHook-Allowed-Rate"] == "*"
+    assert (wrong.status_code, wrong.json()["code"]) == (401, "invalid_write_key")
+    assert "WebHook-Allowed-Origin" not in wrong.headers
