@@ -12,11 +12,9 @@ from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.types import Offset
 from dedupe.storage.input_log import CommittedOffset
 from dedupe.storage.kafka.cluster import (
-    BROKER_RETENTION,
     EARLIEST,
     GROUP_AUTHORIZATION_FAILED,
     LATEST,
-    NO_MEMBER,
     NO_OFFSET,
     KafkaCluster,
     error_name,
@@ -25,6 +23,11 @@ from dedupe.storage.kafka.cluster import (
 from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.reader import PartitionReader
 from dedupe.storage.kafka.wire import NO_TOPIC_ID, response_for
+
+NO_MEMBER = -1
+"""The generation of a group without members."""
+BROKER_RETENTION = -1
+"""Keep a commit for as long as the broker keeps others."""
 
 FETCH_BYTES = 1024 * 1024
 """Of one response; a larger record batch comes whole."""
