@@ -85,14 +85,14 @@ class Pair:
     async def wait_for(self, ids: set[str]) -> list[Committed]:
         """Wait until all ids are stored."""
         found: list[Committed] = []
-        async with asyncio.timeout(25):
+        async with asyncio.timeout(60):
             while {each.message_id for each in found} < ids:
                 await asyncio.sleep(0.2)
                 found = await self.stored()
         return found
 
     async def wait_for_log(self, text: str) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while text not in self.gateway.log_path.read_text():
                 await asyncio.sleep(0.1)
 
@@ -150,7 +150,7 @@ async def test_each_event_is_stored_once_through_kills(pair: Pair) -> None:
     for _ in range(3):
         pair.gateway.start()
         before = len(await pair.stored())
-        async with asyncio.timeout(25):
+        async with asyncio.timeout(60):
             while before == len(await pair.stored()) < len(ids):
                 await asyncio.sleep(0.05)
         pair.gateway.kill()
@@ -166,7 +166,7 @@ async def test_topic_that_is_read_again_stores_nothing_twice(pair: Pair) -> None
     await pair.send(records_of([event(each) for each in ids]))
     pair.gateway.start()
     await pair.wait_for(set(ids))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await pair.committed() != {0: 250, 1: 250}:
             await asyncio.sleep(0.2)
     pair.gateway.kill()
@@ -209,7 +209,7 @@ async def test_records_without_ids_are_named_by_their_place(pair: Pair) -> None:
     batch = json.dumps({"context": {"app": 1}, "batch": [{"event": "A"}, {"event": "A"}]}).encode()
     await pair.send([(None, batch), (None, batch)], 0)
     pair.gateway.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(found := await pair.stored()) < 4:
             await asyncio.sleep(0.1)
     places = [each.message_id.split(":")[2:] for each in found]
@@ -247,7 +247,7 @@ async def test_input_stops_with_a_sentence(
     await pair.send(records_of([event(each) for each in sorted(ids)]))
     pair.gateway.start()
     await pair.wait_for(ids)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await pair.committed() != {0: 10, 1: 10}:
             await asyncio.sleep(0.2)
     pair.gateway.stop()
