@@ -22,8 +22,8 @@ import psutil
 import structlog
 import uvloop
 
-from app.main import tune_interpreter
 from app.native_module import native_module
+from app.process.interpreter import tune_interpreter
 from dedupe.storage.kafka.fetched import native_decoder
 from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.routing_records import routing_topic_of

@@ -24,8 +24,8 @@ import uvloop
 
 from app.build import build_router
 from app.cli.load.events import event, message_id_of
-from app.main import tune_interpreter
 from app.native_module import native_module
+from app.process.interpreter import tune_interpreter
 from app.settings.model import Settings
 from app.stores import create_indexes
 from dedupe.model.clock import SystemClock
