@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +33,8 @@ from app.ingest.replay import Changes, replay_by
 from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATH_WORDS
 from app.ingest.whole_search import WholeSearch
+from app.inputs.input_file import InputSpec
+from app.inputs.inputs import Inputs
 from app.native_module import native_module
 from app.process.disk import Disk
 from app.process.life import allow_connections
@@ -51,6 +53,7 @@ from dedupe.partition.lane import Lane
 from dedupe.partition.queue import QueueLimits
 from dedupe.router import Router
 from dedupe.storage.index import IndexStore
+from dedupe.storage.input_log import InputLog
 from dedupe.storage.log import Crashpoint, LogStore
 from dedupe.storage.pinning import SessionNotes, load_skips
 from dedupe.storage.quarantine_reader import Place
@@ -173,6 +176,26 @@ def build_ingest(
         gives_advice=settings.gateway.is_development,
         observer=observer,
         penalties=Penalties(penalty_s),
+    )
+
+
+def build_inputs(
+    settings: Settings,
+    ingest: Ingest,
+    specs: Sequence[InputSpec],
+    store: LogStore,
+    open_log: Callable[[InputSpec], InputLog],
+    own_ids: Callable[[LogStore, Settings], Awaitable[Collection[str]]],
+) -> Inputs:
+    """Return what reads the inputs; arguments as of Inputs."""
+    return Inputs(
+        specs,
+        open_log,
+        ingest,
+        store=store,
+        topic=settings.log.topic,
+        window_s=settings.index.window,
+        own_ids=partial(own_ids, store, settings),
     )
 
 

@@ -1,8 +1,6 @@
 """The composition root: builds the gateway's parts on an open log, and runs them until a signal."""
 
 import asyncio
-import gc
-import sys
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import replace
@@ -34,6 +32,7 @@ from app.build import (
     build_admin_problems,
     build_ingest,
     build_ingress_limits,
+    build_inputs,
     build_port,
     build_problems,
     build_replays,
@@ -49,9 +48,11 @@ from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_edge
 from app.ingest.receipts import CODES, REASONS
 from app.ingest.routes.events import Ingest
+from app.inputs.input_file import inputs_of
 from app.native_module import native_version
 from app.process.background_tasks import announce, tell_outages, trim_log
 from app.process.clock_check import follow_wall_clock, keep_time
+from app.process.interpreter import tune_interpreter
 from app.process.life import (
     DRAIN_LINGER_S,
     Lanes,
@@ -65,7 +66,15 @@ from app.process.life import (
 from app.process.setting_watch import SettingWatch
 from app.settings.data_dir import locked
 from app.settings.model import Settings
-from app.stores import OpenLog, create_indexes, membership_of, open_log, use_snapshots
+from app.stores import (
+    OpenLog,
+    create_indexes,
+    membership_of,
+    open_input,
+    open_log,
+    own_topic_ids,
+    use_snapshots,
+)
 from app.telemetry.traces import Traces, tracing
 from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.errors import ConfigurationError, GatewayError
@@ -75,19 +84,6 @@ from dedupe.partition.supervisor import LocalLanes
 from dedupe.router import Router
 from dedupe.storage.log import Crashpoint, no_crashpoint
 from dedupe.storage.snapshots.store import SnapshotStore
-
-GC_THRESHOLDS = (12_000, 8, 400)
-"""
-With Python's default (700, 10, 10), a fifth of the CPU would search for cycles that do not exist. Each search
-blocks the event loop: the second number bounds that of the middle generation, which every object of a large
-parsed body reaches, to 96,000 objects and 5 ms. The third one keeps searches of all objects rare.
-"""
-
-SWITCH_INTERVAL_S = 0.0005
-"""
-The wait of a thread for Python's global lock. The embedded log commits in a thread, with several such waits
-in a commit: Python's default of 5 ms would make each commit slow while the event loop is busy.
-"""
 
 BackgroundTask: TypeAlias = Coroutine[Any, Any, None]
 """Runs until cancelled."""
@@ -148,6 +144,7 @@ async def serve(
         stack.callback(indexes.close)
         if settings.gateway.write_keys_file is not None:  # now, since the log may be long in coming
             check_key_file(settings.gateway.write_keys_file)
+        input_specs = inputs_of(settings)
         listeners = [
             stack.enter_context(bind(host, port, send_timeout_s=SEND_TIMEOUT_S, is_shared=is_sharing_ports))
             for host, port in _addresses(settings)
@@ -175,8 +172,23 @@ async def serve(
             settings, router, ingress, group, clock, setting_watch, indexes.snapshots
         )
         parts = Parts(settings, opened, identity, clock, ingress, admin_context, IngestLoop(), traces)
-        servers = list(zip(_build_servers(parts), listeners, strict=True))
+        ingest = build_ingest(
+            settings,
+            router,
+            identity=identity,
+            ingress=ingress,
+            clock=clock,
+            earlier_ignore=opened.earlier_ignore,
+            observer=admin_context.tail,
+            penalty_s=DELAY_S,
+        )
+        servers = list(zip(_build_servers(parts, ingest), listeners, strict=True))
         background_tasks = _background_tasks(parts, *map(url_of, listeners[:2]))
+        if input_specs:
+            inputs = build_inputs(
+                settings, ingest, input_specs, opened.store, partial(open_input, settings), own_topic_ids
+            )
+            background_tasks.append(inputs.run())
         tune_interpreter()
         lanes = group or LocalLanes(router.all_lanes)
         await _supervise(settings, router, lanes, servers, background_tasks, stop)
@@ -238,21 +250,11 @@ def _group_of(
     return group
 
 
-def _build_servers(parts: Parts) -> Iterator[Server]:
+def _build_servers(parts: Parts, ingest: Ingest) -> Iterator[Server]:
     """Yield the servers of the ingest port, of the admin port, and of the probes if they have one."""
     settings, refusals = parts.settings, parts.admin_context.refusals
     metrics, problems = RequestMetrics(refusals), build_problems(settings, refusals)
     problems.watch(partial(_note_refusal, parts.ingress.write_keys, parts.admin_context.tail))
-    ingest = build_ingest(
-        settings,
-        parts.router,
-        identity=parts.identity,
-        ingress=parts.ingress,
-        clock=parts.clock,
-        earlier_ignore=parts.opened.earlier_ignore,
-        observer=parts.admin_context.tail,
-        penalty_s=DELAY_S,
-    )
     yield _ingest_server(parts, ingest, problems, metrics)
     native = ingest.identifier.native
     admin_context = replace(
@@ -330,14 +332,6 @@ def _server(kind: type[Server], app: ASGIApp, port: Port, settings: Settings) ->
         keep_alive_s=settings.limits.keep_alive,
         stop_timeout_s=settings.limits.answer_timeout + 1,
     )
-
-
-def tune_interpreter() -> None:
-    """Set the thresholds of the garbage collector, and the switch interval of threads."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
 async def _supervise(

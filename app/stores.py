@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from app.inputs.input_file import InputSpec
 from app.native_module import native_module
 from app.process.clock_check import check_clock, follow_wall_clock
 from app.settings.data_dir import check_format, index_path, refuse_lost_log, sqlite_path
@@ -23,16 +24,18 @@ from dedupe.login.login import Login
 from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.identity import EQUAL_NUMBERS, Identity
+from dedupe.storage.input_log import InputLog
 from dedupe.storage.kafka.config import CLIENT_ID, KafkaConfig
 from dedupe.storage.kafka.features import missing_features
 from dedupe.storage.kafka.fetched import NativeDecode, is_decoding_proved, native_decoder
-from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.inputs import KafkaInputs
 from dedupe.storage.kafka.older_gateways import old_notes
 from dedupe.storage.kafka.older_gateways import stop_older_gateways as stop_older
 from dedupe.storage.kafka.record_batch import NativeEncode, is_encoding_proved
 from dedupe.storage.kafka.rights import missing_rights
 from dedupe.storage.kafka.routing_topic import RoutingKey
 from dedupe.storage.kafka.setting_rules import Demands
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.kafka.topics import (
     TopicSpec,
     create_topics,
@@ -309,6 +312,29 @@ def kafka_topics_of(settings: Settings) -> list[TopicSpec]:
         TopicSpec(*quarantine, "GATEWAY_QUARANTINE_PARTITIONS"),
         routing_spec(clean),
     ]
+
+
+def open_input(settings: Settings, spec: InputSpec) -> InputLog:
+    """Return the cluster of an input, the gateway's own unless it names one; connects to nothing yet."""
+    client_id = f"{CLIENT_ID}-{settings.group.worker_id}"
+    if spec.cluster is None:
+        return KafkaInputs(_kafka_config(settings.log, client_id=client_id))
+    servers, kafka = spec.cluster.bootstrap_servers, settings.log.kafka
+    config = KafkaConfig(
+        bootstrap_servers=servers,
+        login=Login(spec.cluster.login_settings, bootstrap_servers=servers),
+        request_timeout_s=kafka.request_timeout,
+        client_rack=kafka.client_rack,
+        client_id=client_id,
+    )
+    return KafkaInputs(config)
+
+
+async def own_topic_ids(store: LogStore, settings: Settings) -> set[str]:
+    """Return the ids of the gateway's own topics; none for the embedded log. Raises RetriableError."""
+    if not isinstance(store, KafkaStore):
+        return set()
+    return {(await store.cluster.topic_id(topic.name)).hex() for topic in kafka_topics_of(settings)}
 
 
 def _needs(store: KafkaStore, settings: Settings) -> tuple[list[TopicSpec], Demands]:

@@ -10,7 +10,7 @@ import json
 import statistics
 from pathlib import Path
 
-from app.cli.sizing import Load, Need, need_of
+from app.cli.sizing import Load, dollars_of, need_of
 
 BENCH = Path(__file__).parent / "results" / "bench" / "bench.json"
 MILLION = 1_000_000
@@ -19,10 +19,6 @@ PER_DAY = (1, 10, 100, 500, 1_000)
 """Millions of new events."""
 BATCHES = (100, 1)
 """Apps that send batches, and apps that send each event by itself."""
-
-CORE, GIB_RAM, GB_DISK = 25.0, 3.5, 0.10
-"""Dollars a month, as large clouds' list prices are."""
-BROKER_GIB, BROKER_HEADROOM = 4, 1.3
 
 
 def measured_us(batch_events: int) -> tuple[float, float]:
@@ -37,15 +33,6 @@ def measured_us(batch_events: int) -> tuple[float, float]:
     ]
     service, broker = (statistics.median(sample[name] for sample in samples) for name in ("service", "Kafka"))
     return service, broker
-
-
-def dollars_of(need: Need) -> float:
-    """Return what it costs a month, without traffic, load balancers and people."""
-    return (
-        (need.gateways + max(need.brokers, need.broker_cores)) * CORE
-        + (need.memory_gib + need.brokers * BROKER_GIB) * GIB_RAM
-        + (need.disk_gb + need.broker_gb * BROKER_HEADROOM) * GB_DISK
-    )
 
 
 def table() -> str:

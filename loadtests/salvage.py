@@ -16,7 +16,7 @@ import orjson
 from app.ingest.large_json import JSONLimits
 from app.ingest.parse import parse_batch
 from app.ingest.salvaged import salvaged
-from app.main import GC_THRESHOLDS
+from app.process.interpreter import GC_THRESHOLDS
 
 BODY_BYTES = 8 * 1024 * 1024
 LIMITS = JSONLimits(events_max=20_000, event_bytes_max=800 * 1024)

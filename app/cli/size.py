@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from app.cli.console import note
 from app.cli.options import Output, print_document
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kMG]?)", re.ASCII)
@@ -59,7 +60,7 @@ def size(
 
     Example: `gateway size 100M`, or `gateway size 5M --window 14d --batch 1 -o yaml`
     """
-    from app.cli.sizing import Load, need_of
+    from app.cli.sizing import LANE_KEYS_MAX, Load, dollars_of, need_of
 
     load = Load(
         _parse_count(events), _parse_window(window), event_bytes, batch, duplicates, peak, copies, standbys
@@ -78,8 +79,24 @@ def size(
                 "brokers": need.brokers,
                 "cores": round(need.broker_cores, 1),
                 "disk_gb": round(need.broker_gb, 1),
+                "disk_zstd_gb": round(need.broker_zstd_gb, 1),
+                "disk_tiered_gb": round(need.tiered_gb[0], 1),
+                "bucket_tiered_gb": round(need.tiered_gb[1], 1),
             },
-            "rebuild_minutes": round(need.rebuild_s / 60, 1),
+            "ids": {
+                "millions": round(need.keys / 1e6, 1),
+                "millions_a_partition": round(need.lane_keys / 1e6, 1),
+            },
+            "lost_index_minutes": {
+                "from_log": round(need.rebuild_s / 60, 1),
+                "from_log_without_native": round(need.rebuild_python_s / 60, 1),
+                "from_snapshots": round(need.snapshot_s / 60, 1),
+            },
+            "dollars_a_month": {
+                "raw": round(dollars_of(need)),
+                "zstd": round(dollars_of(need, storage="zstd")),
+                "zstd_tiered": round(dollars_of(need, storage="tiered")),
+            },
             "settings": {
                 "GATEWAY_PARTITIONS": need.partitions,
                 "GATEWAY_WINDOW": window,
@@ -88,3 +105,9 @@ def size(
         },
         output,
     )
+    if need.lane_keys > LANE_KEYS_MAX:
+        note(
+            f"{need.lane_keys / 1e6:,.0f} million ids in each of {need.partitions} partitions, the most that "
+            f"there can be, are more than the {LANE_KEYS_MAX / 1e6:.0f} million that were measured: take a "
+            "shorter window, or several topics"
+        )

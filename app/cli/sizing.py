@@ -23,8 +23,10 @@ FILTER_BYTES_A_KEY = 5
 BASE_MIB = 2 * 256 + 300
 """Twice GATEWAY_BODY_MEMORY, and the process."""
 INDEX_MEMORY_MIB = 512
-RESTORED_PER_S = 40_000
-"""Records a second that one core replays after an index was lost."""
+RESTORED_PER_S = {True: 190_000, False: 89_000}
+"""Records a second that one core replays after an index was lost: with the native module, and without."""
+SNAPSHOT_BYTES_PER_S = 200e6
+"""Bytes a second that a worker fetches from a bucket, on a network of 2 Gbit/s."""
 
 # Assumed.
 PEAK = 4.0
@@ -40,8 +42,19 @@ DISK_BASE_GB = 2.0
 BROKER_PEAK_BYTES = 20e6
 """The bytes that a small broker writes a second without effort."""
 PARTITIONS_MIN, PARTITIONS_MAX = 8, 1024
+LANE_KEYS_MAX = 100e6
+"""More ids in one partition have thousands of files, and hours of a core for a rebuild."""
+GATEWAY_GIB_MAX = 32
+"""More memory in one gateway is a large machine that one core cannot use."""
+ZSTD_PART = 0.25
+"""The part of an event that zstd leaves: a tenth of generated events, a quarter to a third of real ones."""
+TIERED_LOCAL_DAYS = 1.5
 PARTITIONS_A_GATEWAY = 4
 """The number of partitions never changes, so there is room for four times as many gateways."""
+
+CORE, GIB_RAM, GB_DISK, GB_BUCKET = 25.0, 3.5, 0.10, 0.023
+"""Dollars a month, as large clouds' list prices are."""
+BROKER_GIB, BROKER_HEADROOM = 4, 1.3
 
 
 class Load(NamedTuple):
@@ -86,8 +99,16 @@ class Need(NamedTuple):
     disk_gb: float
     broker_cores: float
     brokers: int
-    broker_gb: float
+    broker_gb: float  # of all replicas
+    broker_zstd_gb: float
+    tiered_gb: tuple[
+        float, float
+    ]  # with zstd and tiered storage: on the brokers' disks, and once in a bucket
+    keys: float
+    lane_keys: float
     rebuild_s: float  # of all indexes, by all gateways in parallel
+    rebuild_python_s: float  # without the native module
+    snapshot_s: float  # of all indexes, from a bucket
 
 
 def cost_us(measured: dict[int, float], batch_events: float) -> float:
@@ -102,19 +123,56 @@ def need_of(load: Load) -> Need:
     if cores > BUSY:  # one gateway is not enough, and a group costs more
         cores *= GROUP_COST[load.has_standbys]
     gateways = max(1, math.ceil(cores / BUSY))
-    partitions = max(PARTITIONS_MIN, 2 ** math.ceil(math.log2(PARTITIONS_A_GATEWAY * gateways)))
+    filters_gib = load.keys * FILTER_BYTES_A_KEY / GIB
+    base_gib = (INDEX_MEMORY_MIB + BASE_MIB) * MIB / GIB
+    if filters_gib + base_gib > GATEWAY_GIB_MAX:  # memory decides, and not the processor
+        copies = 1 + load.has_standbys
+        gateways = max(gateways, math.ceil(copies * filters_gib / (GATEWAY_GIB_MAX - base_gib)))
+    parts = max(PARTITIONS_A_GATEWAY * gateways, load.keys / LANE_KEYS_MAX)
+    partitions = min(PARTITIONS_MAX, max(PARTITIONS_MIN, 2 ** math.ceil(math.log2(parts))))
     index_copies = 2 if gateways > 1 and load.has_standbys else 1
     bytes_a_day = load.events_a_day * load.event_bytes * load.copies
+    days = load.window_s / DAY_S + 1
+    zstd_gb_a_day = bytes_a_day * ZSTD_PART / GB
     return Need(
         cores=cores,
         gateways=gateways,
-        partitions=min(PARTITIONS_MAX, partitions),
+        partitions=partitions,
         index_copies=index_copies,
-        memory_gib=load.keys * index_copies * FILTER_BYTES_A_KEY / GIB
-        + gateways * (INDEX_MEMORY_MIB + BASE_MIB) * MIB / GIB,
+        memory_gib=filters_gib * index_copies + gateways * base_gib,
         disk_gb=load.keys * index_copies * INDEX_BYTES_A_KEY * DISK_HEADROOM / GB + gateways * DISK_BASE_GB,
         broker_cores=load.peak_per_s * cost_us(BROKER_US, load.batch_events) / 1e6 * load.copies / BUSY,
         brokers=max(3, math.ceil(load.peak_per_s * load.event_bytes * load.copies / BROKER_PEAK_BYTES)),
-        broker_gb=bytes_a_day * (load.window_s / DAY_S + 1) / GB,
-        rebuild_s=load.keys / RESTORED_PER_S / gateways,
+        broker_gb=bytes_a_day * days / GB,
+        broker_zstd_gb=zstd_gb_a_day * days,
+        tiered_gb=(
+            zstd_gb_a_day * min(days, TIERED_LOCAL_DAYS),
+            zstd_gb_a_day / load.copies * max(0, days - TIERED_LOCAL_DAYS),
+        ),
+        keys=load.keys,
+        lane_keys=load.keys / partitions,
+        rebuild_s=load.keys / RESTORED_PER_S[True] / gateways,
+        rebuild_python_s=load.keys / RESTORED_PER_S[False] / gateways,
+        snapshot_s=load.keys * INDEX_BYTES_A_KEY / SNAPSHOT_BYTES_PER_S / gateways,
+    )
+
+
+def dollars_of(need: Need, *, storage: str = "raw") -> float:
+    """
+    Return what it costs a month, without traffic, load balancers and people.
+
+    Args:
+        need: the resources.
+        storage: of the topic: `raw`, `zstd`, or `tiered` (zstd, with older segments in a bucket).
+    """
+    local_gb, bucket_gb = {
+        "raw": (need.broker_gb, 0.0),
+        "zstd": (need.broker_zstd_gb, 0.0),
+        "tiered": need.tiered_gb,
+    }[storage]
+    return (
+        (need.gateways + max(need.brokers, need.broker_cores)) * CORE
+        + (need.memory_gib + need.brokers * BROKER_GIB) * GIB_RAM
+        + (need.disk_gb + local_gb * BROKER_HEADROOM) * GB_DISK
+        + bucket_gb * GB_BUCKET
     )

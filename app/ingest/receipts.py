@@ -66,6 +66,7 @@ REASONS: dict[str, str] = {
         "an event of a client session needs a sequence, a whole number of 64 bits from 1 on"
     ),
     RejectionCode.UNREADABLE: "this part of the body holds no complete event",
+    RejectionCode.SCHEMA_ENCODED: "the value is encoded by a schema registry's serializer",
     RejectionCode.WRITE_KEY_INVALID: (
         "the event's writeKey is unknown or disabled, or the 17th one or later of its request"
     ),

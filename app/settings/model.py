@@ -47,6 +47,11 @@ class GatewaySettings(Section):
         description="YAML or JSON file of write keys and their quotas; required in production. In "
         "development without it, every key is its own source.",
     )
+    inputs_file: Path | None = Field(
+        None,
+        description="YAML or JSON file of topics on Kafka whose records are events, see [inputs](inputs.md); "
+        "for a gateway that is alone.",
+    )
     write_keys_grace: Seconds = Field(
         DAY,
         ge=0,

@@ -20,6 +20,7 @@ class RejectionCode(StrEnum):
     CLOUDEVENT_INVALID = "cloudevent_invalid"
     SEQUENCE_INVALID = "sequence_invalid"
     UNREADABLE = "unreadable"
+    SCHEMA_ENCODED = "schema_encoded"
     WRITE_KEY_INVALID = "write_key_invalid"
     CONFLICT = "conflict"
     SESSION_FENCED = "session_fenced"

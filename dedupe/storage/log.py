@@ -136,6 +136,25 @@ class PartitionLog(Protocol):
         """Release all resources. Never raises, bounded in time."""
 
 
+class DecidingLog(PartitionLog, Protocol):
+    """A partition whose owner decides beside it: one fence is that of both."""
+
+    @property
+    def decisions(self) -> Sequence[LogRecord]:
+        """The decisions of all earlier owners, of which none is to come, as the last fence found them."""
+
+    async def decide(self, record: NewRecord) -> None:
+        """
+        Append a decision durably; it is there when this returns, and appends go on.
+
+        Raises:
+            NotAppendedError: it is not and will not be there.
+            OutcomeUnknownError: the next fence shows whether it is there.
+            FencedError: another owner has fenced both; it is not and will not be there.
+            In each case the owner must fence before it appends or decides.
+        """
+
+
 class LogStore(Protocol):
     """One log: a Kafka cluster, or a file."""
 
@@ -148,6 +167,9 @@ class LogStore(Protocol):
 
     def partition_log(self, topic: str, partition: int) -> PartitionLog:
         """Return one partition, without a request. Only `append` needs a fence."""
+
+    def deciding_log(self, topic: str, partition: int) -> DecidingLog:
+        """Return one partition with what its owners decide, without a request; the embedded log has none."""
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
         """

@@ -7,11 +7,12 @@ topic of that name or of another secret is refused, and so is one that no gatewa
 
 import hashlib
 import hmac
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import orjson
 
+from dedupe.decide.resharding import Decision, Move, Plan
 from dedupe.model.errors import IdentityMismatchError
 from dedupe.model.identity import Identity
 from dedupe.model.types import Headers, LogRecord, NewRecord
@@ -22,8 +23,8 @@ HEADER_MAC = "gr"
 VERSION = 1
 MAC_BYTES = 16
 KEY_BYTES = 32
-NOTE = "note"
-"""The kind of record that this version knows; a later one may write others."""
+NOTE, PLAN, CUT, KEEP, CLOSE = "note", "plan", "cut", "keep", "close"
+"""The kinds of records that this version knows; a later one may write others."""
 
 _PURPOSE = b"routing"
 
@@ -46,6 +47,12 @@ class Note(NamedTuple):
     once: bool = False  # it counts only if there is none of this name before it
 
 
+class Close(NamedTuple):
+    """The wish that a plan end: parents that have not decided keep their slots."""
+
+    plan: int
+
+
 def routing_topic_of(topic: str) -> str:
     """Return the name of a topic's routing topic."""
     return f"{topic}.routing"
@@ -58,15 +65,30 @@ def mac_key_of(identity: Identity) -> bytes:
 
 def note_record(note: Note, place: Place, key: bytes, *, now_ms: int) -> NewRecord:
     """Return the record of a note."""
-    fields = {"kind": NOTE, "v": VERSION, **note._asdict()}
-    value = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
-    kind = NOTE.encode()
-    return NewRecord(now_ms, kind, value, [(HEADER_MAC, bytes([VERSION]) + _mac(key, place, kind, value))])
+    return _record(NOTE, note._asdict(), place, key, now_ms)
 
 
-def read_note(record: LogRecord, places: Sequence[Place], key: bytes) -> Note:
+def plan_record(plan: Plan, place: Place, key: bytes, *, now_ms: int) -> NewRecord:
+    """Return the record of a plan, in partition 0."""
+    before = [_of_decision(decision) for decision in plan.before]
+    moves = [list(move) for move in plan.moves]
+    fields = {"before": before, "moves": moves, "number": plan.number, "partitions": plan.partitions}
+    return _record(PLAN, fields, place, key, now_ms)
+
+
+def decision_record(decision: Decision, place: Place, key: bytes, *, now_ms: int) -> NewRecord:
+    """Return the record of a parent's cut, or of its keeping, in the partition beside its own."""
+    return _record(CUT if decision.is_cut else KEEP, _of_decision(decision), place, key, now_ms)
+
+
+def close_record(close: Close, place: Place, key: bytes, *, now_ms: int) -> NewRecord:
+    """Return the record of the wish that a plan end, in partition 0."""
+    return _record(CLOSE, close._asdict(), place, key, now_ms)
+
+
+def read_record(record: LogRecord, places: Sequence[Place], key: bytes) -> Note | Plan | Decision | Close:
     """
-    Return the note of a record that belongs to one of some places.
+    Return what a record says that belongs to one of some places.
 
     Raises:
         IdentityMismatchError: it belongs elsewhere, no gateway wrote it, or a later version did.
@@ -81,9 +103,44 @@ def read_note(record: LogRecord, places: Sequence[Place], key: bytes) -> Note:
             "another topic of this name; or no gateway wrote it"
         )
     fields = orjson.loads(record.value)
-    if fields["kind"] != NOTE or fields["v"] > VERSION:
+    kind, version = fields.pop("kind"), fields.pop("v")
+    if kind not in _READERS or version > VERSION:
         raise IdentityMismatchError(f"{_where(record)} was written by a newer gateway: run that one")
-    return Note(*(fields[name] for name in Note._fields))
+    return _READERS[kind](fields)
+
+
+def _record(kind: str, fields: Mapping[str, object], place: Place, key: bytes, now_ms: int) -> NewRecord:
+    value = orjson.dumps({**fields, "kind": kind, "v": VERSION}, option=orjson.OPT_SORT_KEYS)
+    mac = _mac(key, place, kind.encode(), value)
+    return NewRecord(now_ms, kind.encode(), value, [(HEADER_MAC, bytes([VERSION]) + mac)])
+
+
+def _of_decision(decision: Decision) -> dict[str, object]:
+    if not decision.is_cut:
+        return {"partition": decision.partition, "plan": decision.plan}
+    return {**decision._asdict(), "last_key": decision.last_key.hex()}
+
+
+def _read_decision(fields: Mapping[str, Any]) -> Decision:
+    if "offset" not in fields:
+        return Decision(fields["plan"], fields["partition"], None)
+    known = {name: fields[name] for name in Decision._fields}
+    return Decision(**{**known, "last_key": bytes.fromhex(fields["last_key"])})
+
+
+def _read_plan(fields: Mapping[str, Any]) -> Plan:
+    moves = tuple(Move(*each) for each in fields["moves"])
+    before = tuple(_read_decision(each) for each in fields["before"])
+    return Plan(fields["number"], fields["partitions"], moves, before)
+
+
+_READERS: Mapping[str, Callable[[Mapping[str, Any]], Note | Plan | Decision | Close]] = {
+    NOTE: lambda fields: Note(*(fields[name] for name in Note._fields)),
+    PLAN: _read_plan,
+    CUT: _read_decision,
+    KEEP: _read_decision,
+    CLOSE: lambda fields: Close(fields["plan"]),
+}
 
 
 class Notes:

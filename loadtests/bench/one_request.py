@@ -29,7 +29,7 @@ from app.build import build_ingest, build_ingress_limits
 from app.http.problems import Problems
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_edge
-from app.main import GC_THRESHOLDS
+from app.process.interpreter import GC_THRESHOLDS
 from dedupe.decide.admission import Admission
 from dedupe.model.clock import Deadline, SystemClock
 from dedupe.model.identity import Identity

@@ -24,8 +24,8 @@ import uvloop
 
 from app.build import build_router
 from app.cli.load.events import event, message_id_of
-from app.main import tune_interpreter
 from app.native_module import native_module
+from app.process.interpreter import tune_interpreter
 from app.settings.model import Settings
 from app.stores import create_indexes
 from dedupe.model.clock import SystemClock
@@ -33,8 +33,10 @@ from dedupe.model.identity import Identity, fingerprint_of
 from dedupe.model.record import build_record
 from dedupe.model.types import Event, NewRecord
 from dedupe.storage.kafka.fetched import native_decoder
-from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.routing_topic import RoutingKey
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.log import LogStore, no_crashpoint
+from dedupe.storage.routing_records import mac_key_of, routing_topic_of
 from dedupe.storage.sqlite.log import SqliteStore
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.settings import kafka_config, make_settings
@@ -55,6 +57,11 @@ def records_of(count: int) -> Iterator[NewRecord]:
         value, message_id = event(number), message_id_of(number)
         stored = Event(key_of(message_id.encode()), 0, fingerprint_of(value), SOURCE, message_id, value)
         yield build_record(stored, lane_seq=number, timestamp_ms=FIRST_MS + number // 10)
+
+
+def routing_of(topic: str) -> RoutingKey:
+    """Return what proves the notes of a topic."""
+    return RoutingKey(topic, mac_key_of(IDENTITY))
 
 
 async def fill(store: LogStore, topic: str, count: int) -> None:
@@ -102,13 +109,15 @@ async def run(args: argparse.Namespace, servers: str | None, folder: Path) -> No
     else:
         await create_topic(servers, topic, configs={"retention.ms": "-1"})
         await create_topic(servers, f"{topic}.quarantine")
-        store = await KafkaStore.open(kafka_config(servers))
+        await create_topic(servers, routing_topic_of(topic), partitions=2)
+        store = await KafkaStore.open(kafka_config(servers), routing=routing_of(topic))
     await fill(store, topic, args.records)
     stores = {"Python": store}
     module = native_module("auto")
     if servers is not None and module is not None:
         decode = native_decoder(module)
-        stores["native"] = await KafkaStore.open(replace(kafka_config(servers), native_decode=decode))
+        config = replace(kafka_config(servers), native_decode=decode)
+        stores["native"] = await KafkaStore.open(config, routing=routing_of(topic))
     for number, (path, store) in product(range(args.rounds), stores.items()):
         settings = make_settings(
             mode="development",

@@ -15,8 +15,8 @@ from app.settings.model import DEVELOPMENT_SECRET
 from dedupe.model.errors import IdentityMismatchError
 from dedupe.model.identity import Identity
 from dedupe.model.types import Topic
-from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.kafka.older_gateways import old_notes
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.notes import PIN, SKIPS, Pin
 from tests.fault.conftest import PARTITIONS, LogUnderTest, kafka_log
 from tests.support.gateway import Gateway

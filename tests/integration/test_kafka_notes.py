@@ -12,8 +12,8 @@ import pytest
 
 from dedupe.model.errors import ConfigurationError, IdentityMismatchError, RetriableError
 from dedupe.model.types import Topic
-from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.kafka.older_gateways import old_notes, stop_older_gateways
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.notes import PIN, Pin
 from tests.contract.log_contract import keep
 from tests.support.kafka import KafkaBroker, create_topic, delete_records, delete_topics

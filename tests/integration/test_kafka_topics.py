@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 from dedupe.model.errors import ConfigurationError, NotAppendedError, RetriableError
 from dedupe.model.types import NewRecord
 from dedupe.storage.kafka import topics as kafka_topics
-from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.kafka.setting_rules import Demands
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.kafka.topics import TopicSpec, prepare_topics
 from tests.conftest import TopicFactory
 from tests.support.client import Client

@@ -21,8 +21,9 @@ from dedupe.model.errors import RetriableError
 from dedupe.storage.kafka import log as kafka_log
 from dedupe.storage.kafka import reader as kafka_reader
 from dedupe.storage.kafka.broker_connection import BrokerConnection
-from dedupe.storage.kafka.log import KafkaLog, KafkaStore
+from dedupe.storage.kafka.log import KafkaLog
 from dedupe.storage.kafka.reader import PartitionReader
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.kafka.wire import Request
 from tests.contract.log_contract import at, read_all, records_of
 from tests.support.kafka import KafkaBroker, create_topic

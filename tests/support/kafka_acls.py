@@ -2,7 +2,7 @@
 
 from aiokafka.protocol.admin import CreateAclsRequest_v1
 
-from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.store import KafkaStore
 
 AUTHORIZED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

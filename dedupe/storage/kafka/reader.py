@@ -87,14 +87,20 @@ class PartitionReader:
         start: Offset,
         *,
         fetch_bytes: int,
+        wait_ms: int = WAIT_MS,
     ) -> None:
-        """Connect at the first request; a response has about `fetch_bytes`, one batch is never split."""
+        """
+        Connect at the first request; a response has about `fetch_bytes`, one batch is never split.
+
+        A broker without records answers after `wait_ms`.
+        """
         self.position = start
         """Behind the last record that was read, and behind markers that follow it."""
         self._config = config
         self._cluster = cluster
         self._tp = tp
         self._fetch_bytes = fetch_bytes
+        self._wait_ms = wait_ms
         self._connection: BrokerConnection | None = None
         self._rack = config.client_rack if fetch_bytes > FETCH_BYTES_OF_FEW else NO_RACK
         self._follower_until: float | None = None
@@ -131,6 +137,21 @@ class PartitionReader:
                     raise RetriableError(f"{self._tp} stopped delivering at offset {self.position}")
             await asyncio.sleep(max(self._throttled_s, RETRY_S))
             since += self._throttled_s
+
+    async def poll(self, records_max: int) -> Sequence[LogRecord]:
+        """
+        Return the next records; none at the end of the partition, or if only the position has moved.
+
+        Raises:
+            RetriableError: no answer, or the broker refuses. Only `close` may follow.
+        """
+        try:
+            records = await self._read(records_max)
+        except (KafkaError, OSError) as err:
+            raise RetriableError(f"cannot read {self._tp}: {self._config.explain(err)}") from err
+        if self._throttled_s:
+            await asyncio.sleep(self._throttled_s)
+        return records
 
     def seek(self, offset: Offset) -> None:
         """Read from an offset on, on the same connection."""
@@ -231,7 +252,7 @@ class PartitionReader:
     def _request(self, version: int) -> RequestStruct:
         """Return the request for the next batches, outside of any fetch session."""
         topic, partition = self._tp
-        wait_ms = REMOTE_WAIT_MS if self.position < self._stable_end else WAIT_MS
+        wait_ms = REMOTE_WAIT_MS if self.position < self._stable_end else self._wait_ms
         limits = (CONSUMER, wait_ms, 1, self._fetch_bytes, READ_COMMITTED)
         if version == FETCH_VERSIONS[0]:
             return FetchRequest_v4(*limits, [(topic, [(partition, self.position, self._fetch_bytes)])])

@@ -21,7 +21,7 @@ from dedupe.storage.kafka.cluster import (
     transactional_id_of,
 )
 from dedupe.storage.kafka.config import Address
-from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.notes import PIN
 
 COORDINATOR_TRIES, COORDINATOR_RETRY_S = 40, 0.25

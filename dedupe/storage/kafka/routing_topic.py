@@ -15,7 +15,7 @@ from typing import NamedTuple
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
-from dedupe.model.errors import ConfigurationError, RetriableError
+from dedupe.model.errors import ConfigurationError, IdentityMismatchError, RetriableError
 from dedupe.model.types import LogRecord, Offset
 from dedupe.storage.kafka.broker_connection import ConnectionPool
 from dedupe.storage.kafka.cluster import EARLIEST, LATEST, UNKNOWN_TOPIC, KafkaCluster, error_name
@@ -26,7 +26,7 @@ from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
 from dedupe.storage.kafka.record_batch import encode_batch
 from dedupe.storage.kafka.transactions import Patience
 from dedupe.storage.kafka.wire import NO_TOPIC_ID
-from dedupe.storage.routing_records import Note, Notes, Place, note_record, read_note, routing_topic_of
+from dedupe.storage.routing_records import Note, Notes, Place, note_record, read_record, routing_topic_of
 
 NOTES_PARTITION = 0
 TOPIC_AUTHORIZATION_FAILED = 29
@@ -137,7 +137,10 @@ class RoutingTopic:
         ) as reader:
             while reader.position < end:
                 for record in await self._read(reader):
-                    self._notes.add(read_note(record, places, mac_key))
+                    said = read_record(record, places, mac_key)
+                    if not isinstance(said, Note):  # its lanes do not follow plans
+                        raise IdentityMismatchError(f"{self.name} has a plan: run the newer gateway")
+                    self._notes.add(said)
                 self._position = reader.position
 
     async def _read(self, reader: PartitionReader) -> list[LogRecord]:

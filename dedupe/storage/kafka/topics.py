@@ -21,7 +21,6 @@ from dedupe.storage.kafka.cluster import (
     configs_request,
     error_name,
 )
-from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.kafka.setting_rules import (
     OFFSETS,
     REMOTE_WAIT,
@@ -33,6 +32,7 @@ from dedupe.storage.kafka.setting_rules import (
     tiered_problem,
     transaction_rules,
 )
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.notes import PIN, Pin
 from dedupe.storage.routing_records import routing_topic_of
 from dedupe.storage.setting_problems import Inspection, Level, Problem, tell

@@ -25,7 +25,7 @@ from dedupe.model.record import (
     HEADER_SOURCE,
 )
 from dedupe.model.types import LogRecord, NewRecord, Offset
-from dedupe.storage.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
+from dedupe.storage.log import NOTE_BYTES_MAX, Crashpoint, DecidingLog, no_crashpoint
 from dedupe.storage.sqlite.operations import Append, CreateTopic, Fence, KeepNote, Trim
 from dedupe.storage.sqlite.reading import (
     BatchQuery,
@@ -122,6 +122,10 @@ class SqliteStore:
     def partition_log(self, topic: str, partition: int) -> "SqliteLog":
         """Return one partition; `partitions_of` or `create_topic` must have read its topic before."""
         return SqliteLog(self._place(topic, partition), self._writer, self._readers, self._limits)
+
+    def deciding_log(self, topic: str, partition: int) -> DecidingLog:
+        """See LogStore; partitions of the embedded log stay as many as they are."""
+        raise ConfigurationError("the embedded log has one process, and its partitions do not change")
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
         start = _note_key(name, topic)

@@ -4,17 +4,22 @@ from typing import Any
 
 import pytest
 
+from dedupe.decide.resharding import Decision, Move, Plan
 from dedupe.model.errors import IdentityMismatchError
 from dedupe.model.identity import Identity
 from dedupe.model.types import LogRecord, NewRecord
 from dedupe.storage.routing_records import (
     HEADER_MAC,
+    Close,
     Note,
     Notes,
     Place,
+    close_record,
+    decision_record,
     mac_key_of,
     note_record,
-    read_note,
+    plan_record,
+    read_record,
     routing_topic_of,
 )
 
@@ -27,6 +32,37 @@ NOTE = Note("pin", "events", 0, '{"partitions":8}', once=True)
 
 def at(offset: int, record: NewRecord) -> LogRecord:
     return LogRecord(offset, *record)
+
+
+CUT = Decision(1, 3, 7_123_456, 1_795_600_000_000, 7_100_012, 7_123_454, b"\x9f" * 16)
+KEEP = Decision(1, 4, None)
+GROWTH = Plan(2, 16, (Move(256, 511, 0, 8), Move(768, 1023, 1, 9)), (CUT, KEEP))
+CUT_TEXT = (
+    b'"last_key":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","last_offset":7123454,"offset":7123456,"partition":3,'
+    b'"plan":1,"timestamp_ms":1795600000000'
+)
+SAYINGS: list[tuple[object, NewRecord, tuple[str, bytes]]] = [
+    (
+        CUT,
+        decision_record(CUT, HERE, KEY, now_ms=1),
+        ("cut", b'{"kind":"cut","lane_seq":7100012,' + CUT_TEXT + b',"v":1}'),
+    ),
+    (
+        KEEP,
+        decision_record(KEEP, HERE, KEY, now_ms=1),
+        ("keep", b'{"kind":"keep","partition":4,"plan":1,"v":1}'),
+    ),
+    (Close(2), close_record(Close(2), HERE, KEY, now_ms=1), ("close", b'{"kind":"close","plan":2,"v":1}')),
+    (
+        GROWTH,
+        plan_record(GROWTH, HERE, KEY, now_ms=1),
+        (
+            "plan",
+            b'{"before":[{"lane_seq":7100012,' + CUT_TEXT + b'},{"partition":4,"plan":1}],"kind":"plan",'
+            b'"moves":[[256,511,0,8],[768,1023,1,9]],"number":2,"partitions":16,"v":1}',
+        ),
+    ),
+]
 
 
 def test_golden_record() -> None:
@@ -43,10 +79,11 @@ def test_golden_record() -> None:
     assert routing_topic_of("events") == "events.routing"
 
 
-def test_what_was_written_is_read() -> None:
-    record = at(7, note_record(NOTE, HERE, KEY, now_ms=1))
-
-    assert read_note(record, [HERE._replace(topic_id=bytes(16)), HERE], KEY) == NOTE
+@pytest.mark.parametrize(("said", "record", "value"), SAYINGS, ids=[said[0] for *_, said in SAYINGS])
+def test_what_was_written_is_read(said: object, record: NewRecord, value: tuple[str, bytes]) -> None:
+    """The values are frozen."""
+    assert (record.key.decode(), record.value) == value
+    assert read_record(at(7, record), [HERE._replace(topic_id=bytes(16)), HERE], KEY) == said
 
 
 @pytest.mark.parametrize(
@@ -61,14 +98,14 @@ def test_record_of_elsewhere_is_refused(there: Place) -> None:
     record = at(7, note_record(NOTE, there, KEY, now_ms=1))
 
     with pytest.raises(IdentityMismatchError, match="offset 7 of the routing topic"):
-        read_note(record, [HERE], KEY)
+        read_record(record, [HERE], KEY)
 
 
 def test_record_of_another_secret_is_refused() -> None:
     other = mac_key_of(Identity(b"a secret of another one"))
 
     with pytest.raises(IdentityMismatchError, match="GATEWAY_IDENTITY_SECRET"):
-        read_note(at(0, note_record(NOTE, HERE, other, now_ms=1)), [HERE], KEY)
+        read_record(at(0, note_record(NOTE, HERE, other, now_ms=1)), [HERE], KEY)
 
 
 @pytest.mark.parametrize(
@@ -86,14 +123,14 @@ def test_record_that_somebody_changed_is_refused(change: dict[str, Any]) -> None
     record = at(0, note_record(NOTE, HERE, KEY, now_ms=1))
 
     with pytest.raises(IdentityMismatchError):
-        read_note(record._replace(**change), [HERE], KEY)
+        read_record(record._replace(**change), [HERE], KEY)
 
 
 def test_record_of_a_later_version_asks_for_the_newer_gateway() -> None:
     record = at(3, note_record(NOTE, HERE, KEY, now_ms=1))
 
     with pytest.raises(IdentityMismatchError, match="run that one"):
-        read_note(record._replace(headers=[(HEADER_MAC, b"\2" + bytes(16))]), [HERE], KEY)
+        read_record(record._replace(headers=[(HEADER_MAC, b"\2" + bytes(16))]), [HERE], KEY)
 
 
 def test_later_note_takes_the_place_of_an_earlier_one() -> None:

@@ -1,0 +1,1 @@
+"""Events from topics of Kafka: files of inputs, ids of their records, reading and admission."""

@@ -1,0 +1,171 @@
+"""
+Admits the events of input records: identified and submitted as those of a request are, again until decided.
+
+InputPartition.run -> **InputAdmission.admit** -> Identifier.identify, Router.submit -> Lane.submit
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from app.ingest.event_limits import STEP_BYTES
+from app.ingest.identified import Arrival, Identified
+from app.ingest.large_json import JSONLimits
+from app.ingest.payload import Expected, Payload
+from app.ingest.routes.events import Ingest
+from app.inputs.input_file import FieldId, InputSpec
+from app.inputs.values import MESSAGE_ID, Topic, Values
+from dedupe.decide.admission import Admission
+from dedupe.model.clock import Deadline
+from dedupe.model.errors import RetriableError
+from dedupe.model.record import FLAG_ID_ASSIGNED
+from dedupe.model.types import LogRecord
+from dedupe.submission import Outcomes
+
+CHUNK_RECORDS_MAX, CHUNK_BYTES_MAX = 1_000, 512 * 1024
+"""The records that are submitted together, unless one alone is larger."""
+
+RETRY_S = 0.2
+"""Before records are submitted again that were not taken, or whose outcome is unknown."""
+
+_SEEN = frozenset({Admission.REPEAT, Admission.DUPLICATE, Admission.STALE})
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of one input's records since the start."""
+
+    records: int = 0
+    empty: int = 0
+    """Records without a value: tombstones."""
+    accepted: int = 0
+    duplicates: int = 0
+    conflicts: int = 0
+    rejected: int = 0
+
+
+class InputAdmission:
+    """Admits the records of one input's topic."""
+
+    def __init__(self, ingest: Ingest, spec: InputSpec, topic: Topic, counts: Counts) -> None:
+        """`counts` is added to."""
+        self._ingest = ingest
+        self._spec = spec
+        limits = ingest.identifier.limits
+        self._limits = JSONLimits(ingest.request_events_max, limits.event_bytes_max)
+        self._values = Values(spec, topic, self._limits)
+        self._counts = counts
+        self._yield_to_others = partial(ingest.scheduler.yield_to_others, f"input {spec.name}")
+        self._reads_joined = (
+            ingest.identifier.native is not None
+            and spec.format == "event"
+            and isinstance(spec.id, FieldId)
+            and spec.id.field == MESSAGE_ID
+        )
+
+    async def admit(self, partition: int, records: Sequence[LogRecord]) -> None:
+        """Return once each event of the records has a verdict in the log."""
+        for chunk in chunks_of(records):
+            arrival = Arrival(self._spec.source, self._ingest.clock.now_ms())
+            identified = await self._identify_joined(chunk, arrival)
+            if identified is None:
+                identified = await self._identify(partition, chunk, arrival)
+            outcomes = await self._submit(identified, arrival, partition, chunk[0].offset)
+            self._count(chunk, identified, outcomes)
+
+    async def _identify_joined(self, chunk: Sequence[LogRecord], arrival: Arrival) -> Identified | None:
+        """Identify plain events by the native module, as those of one body; None if any is not plain."""
+        native = self._ingest.identifier.native
+        values = [record.value for record in chunk if record.value]
+        if not self._reads_joined or native is None or not values:
+            return None
+        if not all(value.startswith(b"{") and value.endswith(b"}") for value in values):
+            return None
+        body = b"[" + b",".join(values) + b"]"
+        limits = JSONLimits(len(values), self._limits.event_bytes_max)
+        payload = await native.read(body, limits, self._yield_to_others, Expected.EVENTS)
+        if payload is None or len(payload.items) != len(values):
+            return None
+        identified = await self._take([payload], arrival)
+        if identified.rejections or any(event.flags & FLAG_ID_ASSIGNED for event in identified.events):
+            return None  # what is wrong is quarantined as it is in its record
+        return identified
+
+    async def _identify(self, partition: int, chunk: Sequence[LogRecord], arrival: Arrival) -> Identified:
+        await self._yield_to_others(sum(len(record.value) for record in chunk))
+        return await self._take(list(self._values.payloads(partition, chunk)), arrival)
+
+    async def _take(self, payloads: Sequence[Payload], arrival: Arrival) -> Identified:
+        identified = Identified()
+        for payload in payloads:
+            items = self._ingest.identifier.identify(payload, arrival, lossy=identified.lossy)
+            before = identified.work_bytes
+            while identified.take(items, STEP_BYTES):
+                await self._yield_to_others(max(STEP_BYTES, identified.work_bytes - before))
+                before = identified.work_bytes
+        return identified
+
+    async def _submit(
+        self, identified: Identified, arrival: Arrival, partition: int, first_offset: int
+    ) -> Outcomes:
+        """Submit until everything is decided; the same keys, so that an unknown outcome is resolved by it."""
+        if not identified.events and not identified.quarantined:
+            return Outcomes([], [])
+        is_told = False
+        while True:
+            deadline = Deadline(self._ingest.clock, self._ingest.answer_timeout_s)
+            try:
+                return await self._ingest.router.submit(
+                    identified.events,
+                    identified.quarantined,
+                    received_ms=arrival.received_ms,
+                    deadline=deadline,
+                )
+            except RetriableError as err:
+                if not is_told:
+                    is_told = True
+                    logger.warning(
+                        "records of an input wait for a lane",
+                        input=self._spec.name,
+                        partition=partition,
+                        offset=first_offset,
+                        error=str(err),
+                    )
+                await asyncio.sleep(RETRY_S)
+
+    def _count(self, chunk: Sequence[LogRecord], identified: Identified, outcomes: Outcomes) -> None:
+        counts, admissions = self._counts, outcomes.admissions
+        counts.records += len(chunk)
+        counts.empty += sum(not record.value for record in chunk)
+        counts.accepted += admissions.count(Admission.NEW)
+        counts.duplicates += sum(each in _SEEN for each in admissions)
+        counts.conflicts += admissions.count(Admission.CONFLICT)
+        counts.rejected += len(identified.rejections)
+        if identified.rejections:
+            logger.warning(
+                "records of an input are in quarantine",
+                input=self._spec.name,
+                topic=self._spec.topic,
+                between=(chunk[0].offset, chunk[-1].offset),
+                count=len(identified.rejections),
+                first_reason=str(identified.rejections[0].code),
+            )
+
+
+def chunks_of(records: Sequence[LogRecord]) -> Iterator[Sequence[LogRecord]]:
+    """Yield the records in parts of bounded count and bytes; a larger one is a part of its own."""
+    first = size_bytes = 0
+    for index, record in enumerate(records):
+        if index > first and (
+            index - first == CHUNK_RECORDS_MAX or size_bytes + len(record.value) > CHUNK_BYTES_MAX
+        ):
+            yield records[first:index]
+            first, size_bytes = index, 0
+        size_bytes += len(record.value)
+    if records:
+        yield records[first:]

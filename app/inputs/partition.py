@@ -1,0 +1,188 @@
+"""
+Reads one partition of an input: records are admitted in their order, and offsets committed behind verdicts.
+
+Input.run -> **InputPartition.run** -> InputAdmission.admit
+"""
+
+import asyncio
+from typing import NamedTuple
+
+import structlog
+
+from app.inputs.admission import CHUNK_RECORDS_MAX, Counts, InputAdmission
+from app.inputs.input_file import InputSpec
+from dedupe.model.clock import Clock
+from dedupe.model.errors import ConfigurationError, RetriableError
+from dedupe.model.types import Offset
+from dedupe.storage.input_log import CommittedOffset, InputLog
+
+COMMIT_S = 1.0
+"""Between two commits of offsets: a killed gateway reads the records of this time again."""
+
+RENEWAL_S = 3600.0
+"""An offset is committed again after it: Kafka deletes those of groups without members after a week."""
+
+RETRY_S = 1.0
+"""Before a cluster is asked again that did not answer."""
+
+CONFLICTS_SHARE_MAX, CONFLICTS_AMONG = 0.05, 1_000
+"""More conflicts among so many events, or more, mean a wrong rule of ids."""
+
+logger = structlog.get_logger(__name__)
+
+
+class InputStoppedError(Exception):
+    """An input must not be read on: one sentence on the reason."""
+
+
+class Place(NamedTuple):
+    """What a partition of an input is."""
+
+    spec: InputSpec
+    group: str
+    topic_id: str
+    partition: int
+    window_s: float
+    was_read: bool
+    """Whether a gateway has read the topic before, as a note of the log says."""
+
+
+class InputPartition:
+    """One partition of an input."""
+
+    def __init__(
+        self, place: Place, log: InputLog, admission: InputAdmission, counts: Counts, clock: Clock
+    ) -> None:
+        """Read nothing yet."""
+        self._place = place
+        self._spec = place.spec
+        self._log = log
+        self._admission = admission
+        self._counts = counts
+        self._clock = clock
+        self.position: Offset | None = None
+        """Behind the last record whose events all have a verdict; None until it is known where to begin."""
+        self.committed: Offset | None = None
+        self._committed_at = 0.0
+
+    async def run(self) -> None:
+        """Read until cancelled. Raises InputStoppedError: it must not be read on."""
+        is_told = False
+        while True:
+            try:
+                await self._read_on()
+            except ConfigurationError as err:
+                raise InputStoppedError(str(err)) from err
+            except RetriableError as err:
+                if not is_told:
+                    logger.warning("an input cannot be read, trying again", **self._named, error=str(err))
+                is_told = True
+                await asyncio.sleep(RETRY_S)
+
+    @property
+    def _named(self) -> dict[str, object]:
+        return {
+            "input": self._spec.name,
+            "topic": self._spec.topic,
+            "partition": self._place.partition,
+        }
+
+    async def _read_on(self) -> None:
+        """Read from the position on, after a proof that it still is one of this topic."""
+        await self._check_topic()
+        self.position = await self._checked(self.position)
+        reader = self._log.reader(self._spec.topic, self._place.partition, self.position)
+        try:
+            while True:
+                records = await reader.poll(CHUNK_RECORDS_MAX)
+                await self._admission.admit(self._place.partition, records)
+                self.position = reader.position
+                self._check_conflicts()
+                await self._commit_if_due()
+        finally:
+            reader.close()
+
+    async def _check_topic(self) -> None:
+        topic_id = await self._log.topic_id(self._spec.topic)
+        if topic_id != self._place.topic_id:
+            raise InputStoppedError(
+                f"topic {self._spec.topic} is not the one that was read: its id was {self._place.topic_id}, "
+                f"and is {topic_id or 'none'}; to read the new one, give the input another name"
+            )
+
+    async def _checked(self, position: Offset | None) -> Offset:
+        """Return where to read on: a position, else what is committed or told. Raises InputStoppedError."""
+        spec, partition = self._spec, self._place.partition
+        start, end = await self._log.bounds(spec.topic, partition)
+        may_repeat = False
+        if position is None:
+            position, may_repeat = await self._begin(start, end)
+        if position < start:
+            raise InputStoppedError(
+                f"partition {partition} of {spec.topic} has lost its records {position} to {start - 1} "
+                "before they were read: they have expired or were deleted; commit another offset for the "
+                "group to go on without them"
+            )
+        if position > end:
+            raise InputStoppedError(
+                f"partition {partition} of {spec.topic} ends at offset {end}, below offset {position} that "
+                "was read already: it has lost its tail, or was made anew"
+            )
+        if may_repeat and not spec.reads_past_window:
+            since_ms = self._clock.now_ms() - round(self._place.window_s * 1000)
+            first = await self._log.first_since(spec.topic, partition, since_ms)
+            if position < first:
+                raise InputStoppedError(
+                    f"partition {partition} of {spec.topic} would be read from offset {position} on, where "
+                    f"records are older than the window (its first is {first}): if they have been read "
+                    "before, they would be stored twice; set reads_past_window: true to read them"
+                )
+        return position
+
+    async def _begin(self, start: Offset, end: Offset) -> tuple[Offset, bool]:
+        """Return the offset to begin with, and whether records behind it may have been read before."""
+        spec, partition = self._spec, self._place.partition
+        committed = await self._log.committed(self._place.group, spec.topic)
+        found = committed.get(partition)
+        if found is not None:
+            if found.topic_id not in {"", self._place.topic_id}:
+                raise InputStoppedError(
+                    f"topic {spec.topic} was made anew: offset {found.offset} of partition {partition} "
+                    f"belongs to the topic of id {found.topic_id}, and this has {self._place.topic_id}; "
+                    "to read the new one, give the input another name"
+                )
+            return found.offset, not found.topic_id
+        if self._place.was_read or committed:
+            return start, True  # the partition is new, or what was committed for it is lost
+        if spec.start is None:
+            raise InputStoppedError(
+                f"nothing is committed for partition {partition} of {spec.topic} under group "
+                f"{self._place.group}: set start: earliest or start: latest"
+            )
+        return (start, True) if spec.start == "earliest" else (end, False)
+
+    def _check_conflicts(self) -> None:
+        counts = self._counts
+        events = counts.accepted + counts.duplicates + counts.conflicts
+        if events >= CONFLICTS_AMONG and counts.conflicts > CONFLICTS_SHARE_MAX * events:
+            raise InputStoppedError(
+                f"{counts.conflicts} of {events} events of topic {self._spec.topic} are conflicts: "
+                "their ids do not name events; see the rule of ids"
+            )
+
+    async def _commit_if_due(self) -> None:
+        """Commit the position, which is behind verdicts alone. What cannot be committed is read again."""
+        now, position = self._clock.monotonic(), self.position
+        assert position is not None
+        age_s = now - self._committed_at
+        if age_s < COMMIT_S or (position == self.committed and age_s < RENEWAL_S):
+            return
+        await self._check_topic()
+        offset = CommittedOffset(position, self._place.topic_id)
+        self._committed_at = now
+        try:
+            await self._log.commit(self._place.group, self._spec.topic, self._place.partition, offset)
+        except RetriableError as err:
+            logger.warning("offset of an input not committed, trying again", **self._named, error=str(err))
+        else:
+            self.committed = position

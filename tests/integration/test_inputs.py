@@ -1,0 +1,286 @@
+"""
+Claim: events of a topic are stored once each, through kills, repeated deliveries and the HTTP port; what is
+no event is kept in quarantine; and an input that must not be read on stops with a sentence, alone.
+"""
+
+import asyncio
+import json
+import random
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+
+import httpx
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.structs import OffsetAndMetadata
+
+from tests.support.gateway import Gateway
+from tests.support.http import AUTH
+from tests.support.kafka import create_topic, delete_records, delete_topics
+from tests.support.verdict import Committed, read_kafka
+
+pytestmark = pytest.mark.kafka
+
+PARTITIONS = 2
+Record = tuple[bytes | None, bytes | None]
+
+
+class Pair:
+    """A gateway with one input, and the topics on both sides."""
+
+    def __init__(self, folder: Path, servers: str) -> None:
+        name = uuid.uuid4().hex[:12]
+        self.servers, self.folder = servers, folder
+        self.input, self.clean = f"raw-{name}", f"events-{name}"
+        self.inputs_file = folder / "inputs.yaml"
+        self.gateway = Gateway(
+            folder / "gateway",
+            {
+                "GATEWAY_LOG": "kafka",
+                "GATEWAY_KAFKA_BOOTSTRAP_SERVERS": servers,
+                "GATEWAY_TOPIC": self.clean,
+                "GATEWAY_PARTITIONS": str(PARTITIONS),
+                "GATEWAY_INPUTS_FILE": str(self.inputs_file),
+            },
+        )
+        self.tell()
+
+    @property
+    def group(self) -> str:
+        return f"gateway-{self.clean}-input-raw"
+
+    def tell(self, **fields: object) -> None:
+        """Write the file of inputs with the one input."""
+        spec: dict[str, object] = {"name": "raw", "topic": self.input, "source": "web", "start": "earliest"}
+        spec |= {"id": {"field": "messageId"}} | fields
+        self.inputs_file.write_text(json.dumps({"inputs": [spec]}))
+
+    async def create(self) -> None:
+        await create_topic(self.servers, self.input, partitions=PARTITIONS)
+
+    async def send(self, records: Sequence[Record], partition: int | None = None) -> None:
+        """Append to the input topic: partition by partition, round robin unless one is told."""
+        producer = AIOKafkaProducer(bootstrap_servers=self.servers)
+        await producer.start()
+        try:
+            for number, (key, value) in enumerate(records):
+                place = number % PARTITIONS if partition is None else partition
+                await producer.send(self.input, value=value, key=key, partition=place)
+            await producer.flush()
+        finally:
+            await producer.stop()
+
+    async def post(self, content: bytes) -> httpx.Headers:
+        async with httpx.AsyncClient(base_url=self.gateway.url, auth=AUTH) as client:
+            return (await client.post("/v1/events", content=content)).raise_for_status().headers
+
+    async def stored(self) -> list[Committed]:
+        return await read_kafka(self.servers, self.clean, PARTITIONS)
+
+    async def quarantined(self) -> list[Committed]:
+        return await read_kafka(self.servers, f"{self.clean}.quarantine", 1)
+
+    async def wait_for(self, ids: set[str]) -> list[Committed]:
+        """Wait until all ids are stored."""
+        found: list[Committed] = []
+        async with asyncio.timeout(60):
+            while {each.message_id for each in found} < ids:
+                await asyncio.sleep(0.2)
+                found = await self.stored()
+        return found
+
+    async def wait_for_log(self, text: str) -> None:
+        async with asyncio.timeout(60):
+            while text not in self.gateway.log_path.read_text():
+                await asyncio.sleep(0.1)
+
+    async def committed(self) -> dict[int, int]:
+        """Return the committed offsets of the input's group."""
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.servers, group_id=self.group, enable_auto_commit=False
+        )
+        await consumer.start()
+        try:
+            places = [TopicPartition(self.input, number) for number in range(PARTITIONS)]
+            return {place.partition: await consumer.committed(place) or 0 for place in places}
+        finally:
+            await consumer.stop()
+
+    async def reset_to(self, offsets: dict[int, int]) -> None:
+        """Commit other offsets for the group, as kafka-consumer-groups --reset-offsets does."""
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.servers, group_id=self.group, enable_auto_commit=False
+        )
+        await consumer.start()
+        try:
+            consumer.assign([TopicPartition(self.input, number) for number in offsets])
+            await consumer.commit(
+                {
+                    TopicPartition(self.input, number): OffsetAndMetadata(at, "")
+                    for number, at in offsets.items()
+                }
+            )
+        finally:
+            await consumer.stop()
+
+
+@pytest.fixture
+def pair(tmp_path: Path, kafka_bootstrap: str) -> Iterator[Pair]:
+    pair = Pair(tmp_path, kafka_bootstrap)
+    yield pair
+    pair.gateway.stop()
+
+
+def event(message_id: str, **fields: object) -> bytes:
+    return json.dumps({"messageId": message_id, "type": "track", "event": "Seen", **fields}).encode()
+
+
+def records_of(values: Sequence[bytes]) -> list[Record]:
+    return [(None, value) for value in values]
+
+
+async def test_each_event_is_stored_once_through_kills(pair: Pair) -> None:
+    await pair.create()
+    ids = [f"m-{number}" for number in range(6_000)]
+    rng = random.Random(7)
+    sent = [*ids, *rng.choices(ids, k=600)]  # the producer repeats a tenth
+    await pair.send(records_of([event(each, n=each) for each in sent]))
+    for _ in range(3):
+        pair.gateway.start()
+        before = len(await pair.stored())
+        async with asyncio.timeout(60):
+            while before == len(await pair.stored()) < len(ids):
+                await asyncio.sleep(0.05)
+        pair.gateway.kill()
+    pair.gateway.start()
+    found = await pair.wait_for(set(ids))
+    assert Counter(each.message_id for each in found) == Counter(ids)
+    assert await pair.quarantined() == []
+
+
+async def test_topic_that_is_read_again_stores_nothing_twice(pair: Pair) -> None:
+    await pair.create()
+    ids = [f"m-{number}" for number in range(500)]
+    await pair.send(records_of([event(each) for each in ids]))
+    pair.gateway.start()
+    await pair.wait_for(set(ids))
+    async with asyncio.timeout(60):
+        while await pair.committed() != {0: 250, 1: 250}:
+            await asyncio.sleep(0.2)
+    pair.gateway.kill()
+    await pair.reset_to({0: 0, 1: 0})
+    await pair.send(records_of([event("last")]), 0)
+    pair.gateway.start()
+    found = await pair.wait_for({*ids, "last"})
+    assert Counter(each.message_id for each in found) == Counter([*ids, "last"])
+
+
+async def test_event_of_both_doors_is_a_duplicate(pair: Pair) -> None:
+    await pair.create()
+    pair.gateway.start()
+    assert (await pair.post(event("both", a=1.50)))["Gateway-Accepted"] == "1"
+    await pair.send(records_of([event("both", a=1.5), event("end")]), 0)
+    found = await pair.wait_for({"both", "end"})
+    assert Counter(each.message_id for each in found) == Counter(["both", "end"])
+    assert await pair.quarantined() == []
+    assert (await pair.post(event("end")))["Gateway-Duplicates"] == "1"
+
+
+async def test_what_is_no_event_is_kept_and_stops_nothing(pair: Pair) -> None:
+    await pair.create()
+    avro, cut, anonymous = b"\0\0\0\0\7avro", b'{"messageId":"cut', b'{"type":"track"}'
+    values = [event("a"), avro, cut, anonymous, b"[1]", None, b"", event("b")]
+    await pair.send([(b"k", value) for value in values], 1)
+    pair.gateway.start()
+    found = await pair.wait_for({"a", "b"})
+    assert len(found) == 2
+    kept = {each.value for each in await pair.quarantined()}
+    reasons = Counter(json.loads(value.split(b"\n")[0])["reason"] for value in kept)
+    assert reasons == {"schema_encoded": 1, "unreadable": 1, "message_id_invalid": 1, "not_an_object": 1}
+    for content in (avro, cut, anonymous, b"[1]"):
+        assert any(value.endswith(b"\n" + content) for value in kept)
+
+
+async def test_records_without_ids_are_named_by_their_place(pair: Pair) -> None:
+    pair.tell(id="place", format="batch")
+    await pair.create()
+    batch = json.dumps({"context": {"app": 1}, "batch": [{"event": "A"}, {"event": "A"}]}).encode()
+    await pair.send([(None, batch), (None, batch)], 0)
+    pair.gateway.start()
+    async with asyncio.timeout(60):
+        while len(found := await pair.stored()) < 4:
+            await asyncio.sleep(0.1)
+    places = [each.message_id.split(":")[2:] for each in found]
+    assert sorted(places) == [["0", "0", "0"], ["0", "0", "1"], ["0", "1", "0"], ["0", "1", "1"]]
+    assert all(json.loads(each.value)["context"] == {"app": 1} for each in found)
+
+
+async def stop_by_new_topic(pair: Pair) -> None:
+    await delete_topics(pair.servers, [pair.input])
+    await pair.create()
+
+
+async def stop_by_expiry(pair: Pair) -> None:
+    await pair.reset_to({0: 0, 1: 0})
+    await delete_records(pair.servers, pair.input, {0: 3})
+
+
+async def stop_by_lost_tail(pair: Pair) -> None:
+    await pair.reset_to({0: 1_000})
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (stop_by_new_topic, "was made anew: its id was"),
+        (stop_by_expiry, "has lost its records 0 to 2 before they were read"),
+        (stop_by_lost_tail, "below offset 1000 that was read already"),
+    ],
+)
+async def test_input_stops_with_a_sentence(
+    pair: Pair, change: Callable[[Pair], Awaitable[None]], sentence: str
+) -> None:
+    await pair.create()
+    ids = {f"m-{number}" for number in range(20)}
+    await pair.send(records_of([event(each) for each in sorted(ids)]))
+    pair.gateway.start()
+    await pair.wait_for(ids)
+    async with asyncio.timeout(60):
+        while await pair.committed() != {0: 10, 1: 10}:
+            await asyncio.sleep(0.2)
+    pair.gateway.stop()
+    await change(pair)
+    pair.gateway.start()
+    await pair.wait_for_log(sentence)
+    assert (await pair.post(event("http")))["Gateway-Accepted"] == "1"
+
+
+async def test_start_before_the_window_is_refused_unless_told(pair: Pair) -> None:
+    await pair.create()
+    producer = AIOKafkaProducer(bootstrap_servers=pair.servers)
+    await producer.start()
+    await producer.send_and_wait(pair.input, value=event("old"), partition=0, timestamp_ms=1_600_000_000_000)
+    await producer.stop()
+    pair.gateway.start()
+    await pair.wait_for_log("older than the window")
+    pair.gateway.stop()
+    pair.tell(reads_past_window=True)
+    pair.gateway.start()
+    await pair.wait_for({"old"})
+
+
+async def test_own_topic_is_refused_by_its_id(pair: Pair) -> None:
+    """Under another cluster's name in the file, its name alone does not tell."""
+    pair.tell(topic=pair.clean, cluster={"bootstrap_servers": pair.servers})
+    pair.gateway.start()
+    await pair.wait_for_log("it would read its own events")
+
+
+async def test_conflicts_stop_an_input(pair: Pair) -> None:
+    await pair.create()
+    values = [event(f"m-{number % 1_000}", n=number) for number in range(2_000)]
+    await pair.send(records_of(values), 0)
+    pair.gateway.start()
+    await pair.wait_for_log("are conflicts")

@@ -1,0 +1,194 @@
+"""
+Claim: events of an input are stored once each, whatever befalls log, lanes, commits of offsets and the
+gateway; and no offset is committed before all events below it have a verdict in the log.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from app.auth.quotas import Quota, QuotaPolicy
+from app.auth.write_keys import OpenKeys
+from app.http.body import BodyLimits
+from app.ingest.event_limits import EventLimits
+from app.ingest.identify import Identifier
+from app.ingest.routes.events import Ingest
+from app.inputs.input_file import InputSpec
+from app.inputs.inputs import Inputs
+from dedupe.model.types import Offset
+from dedupe.router import Router
+from tests.sim.seeds import each_seed
+from tests.sim.world import CLEAN, QUARANTINE, SOURCE, World
+from tests.support.sim.faults import SimFaults
+from tests.support.sim.sim_inputs import SimInputs
+
+PARTITIONS, EVENTS, CRASHES = 2, 60, 3
+WINDOW_S = 7 * 86_400.0
+
+
+def inputs_of(world: World, router: Router, cluster: SimInputs, **fields: object) -> Inputs:
+    """Return what a process reads inputs by."""
+    spec = {
+        "name": "raw",
+        "topic": "raw",
+        "source": SOURCE,
+        "id": {"field": "messageId"},
+        "start": "earliest",
+    }
+    ingest = Ingest(
+        router=router,
+        identifier=Identifier(
+            world.identity, CLEAN.partitions, router.quarantine, EventLimits(10_000, 32, 1_000_000)
+        ),
+        write_keys=OpenKeys(QuotaPolicy(Quota(), index_keys_max=1, window_s=1, clock=lambda: 0.0)),
+        clock=world.clock,
+        body_limits=BodyLimits(8_000_000, 4_000_000),
+        request_events_max=100,
+        answer_timeout_s=5,
+    )
+
+    async def own_ids() -> set[str]:
+        return {"f" * 32}
+
+    return Inputs(
+        [InputSpec.model_validate(spec | fields)],
+        lambda _spec: cluster,
+        ingest,
+        store=world.log,
+        topic=CLEAN.name,
+        window_s=WINDOW_S,
+        own_ids=own_ids,
+    )
+
+
+def event(message_id: str) -> bytes:
+    return json.dumps({"messageId": message_id, "type": "track"}).encode()
+
+
+def stored(world: World) -> Counter[str]:
+    return Counter(record.key.decode() for partition in world.committed() for record in partition)
+
+
+def filled(world: World, rng: Random, *, failing: float) -> tuple[SimInputs, set[str]]:
+    """Return a topic of events, of which some are repeated, and their ids."""
+    cluster = SimInputs(rng, PARTITIONS, failing=failing)
+    ids = [f"m-{number}" for number in range(EVENTS)]
+    for message_id in [*ids, *rng.choices(ids, k=EVENTS // 4)]:
+        cluster.append(rng.randrange(PARTITIONS), event(message_id), world.clock.now_ms())
+    cluster.append(0, b"no event", world.clock.now_ms())
+    return cluster, set(ids)
+
+
+def behind_verdicts(world: World, cluster: SimInputs) -> Callable[[int, Offset], None]:
+    """Return a check of each commit."""
+
+    def check(partition: int, offset: Offset) -> None:
+        known = stored(world)
+        for record in cluster.records[partition][:offset]:
+            if record.value != b"no event":
+                assert json.loads(record.value)["messageId"] in known, "committed before its verdict"
+
+    return check
+
+
+@each_seed(one_in=10)
+async def test_events_are_stored_once_through_all_faults(seed: int) -> None:
+    rng = Random(seed)
+    world = World(
+        faults=SimFaults(seed, unavailable=0.05, refuse=0.1, lose_reply=0.1, delay_append=0.05, slow=0.1)
+    )
+    cluster, ids = filled(world, rng, failing=0.1)
+    cluster.on_commit = behind_verdicts(world, cluster)
+    for crash in range(CRASHES + 1):
+        router = world.boot()
+        inputs = inputs_of(world, router, cluster)
+        reading = asyncio.ensure_future(inputs.run())
+        if crash < CRASHES:
+            await asyncio.sleep(rng.random() * 3)
+        else:
+            async with asyncio.timeout(600):
+                while stored(world).keys() < ids or len(world.committed(QUARANTINE)[0]) < 1:
+                    assert not reading.done()
+                    await asyncio.sleep(0.1)
+        if rng.random() < 0.3:
+            cluster.offsets.clear()  # they are lost, or somebody has reset them
+        assert inputs.inputs[0].stopped is None
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await world.crash(lost_updates=rng.randrange(3))
+    assert stored(world) == Counter(ids)
+    assert len(world.committed(QUARANTINE)[0]) == 1
+
+
+def make_anew(cluster: SimInputs) -> None:
+    """With the topic, Kafka deletes what is committed for it."""
+    cluster.id = "2" * 32
+    cluster.offsets.clear()
+
+
+@pytest.mark.parametrize(
+    ("befalls", "sentence"),
+    [
+        (make_anew, "its id was 1111"),
+        (lambda cluster: setattr(cluster, "id", None), "does not exist"),
+        (lambda cluster: setattr(cluster, "id", "f" * 32), "one that this gateway writes"),
+        (lambda cluster: cluster.first.__setitem__(0, 10**6), "has lost its records"),
+        (lambda cluster: cluster.records[0].clear(), "below offset"),
+    ],
+)
+async def test_input_that_must_not_be_read_on_stops(
+    befalls: Callable[[SimInputs], None], sentence: str
+) -> None:
+    world = World()
+    cluster, ids = filled(world, Random(1), failing=0)
+    for is_first in (True, False):
+        inputs = inputs_of(world, await world.start(), cluster)
+        reading = asyncio.ensure_future(inputs.run())
+        async with asyncio.timeout(600):
+            while is_first and (len(cluster.offsets) < PARTITIONS or stored(world).keys() < ids):
+                await asyncio.sleep(0.1)
+            while not is_first and inputs.inputs[0].stopped is None:
+                await asyncio.sleep(0.1)
+        assert is_first or sentence in str(inputs.inputs[0].stopped)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await world.crash()
+        befalls(cluster)
+
+
+async def test_running_input_notices_a_topic_that_is_made_anew() -> None:
+    world = World()
+    cluster, ids = filled(world, Random(1), failing=0)
+    inputs = inputs_of(world, await world.start(), cluster)
+    reading = asyncio.ensure_future(inputs.run())
+    async with asyncio.timeout(600):
+        while len(cluster.offsets) < PARTITIONS or stored(world).keys() < ids:
+            await asyncio.sleep(0.1)
+        cluster.id = "2" * 32
+        cluster.append(0, event("more"), world.clock.now_ms())
+        while inputs.inputs[0].stopped is None:
+            await asyncio.sleep(0.1)
+    assert "is not the one that was read" in inputs.inputs[0].stopped
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await world.crash()
+
+
+async def test_first_start_behind_the_window_is_refused() -> None:
+    world = World()
+    cluster = SimInputs(Random(1), 1, failing=0)
+    cluster.append(0, event("old"), world.clock.now_ms() - round(WINDOW_S * 1000) - 1)
+    for may_read in (False, True):
+        inputs = inputs_of(world, await world.start(), cluster, reads_past_window=may_read)
+        reading = asyncio.ensure_future(inputs.run())
+        async with asyncio.timeout(600):
+            while inputs.inputs[0].stopped is None and not stored(world):
+                await asyncio.sleep(0.1)
+        assert bool(stored(world)) is may_read
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await world.crash()
