@@ -44,6 +44,8 @@ FLUSH_S = 5.0
 FLUSH_LOOK_S = 0.01
 UNFLUSHED_MAX = 2_000
 """More entries that arrive during a flush are flushed first: the checkpoint holds up the loop for them."""
+RESTORE_S, RESTORE_BYTES_A_SECOND_MIN = 60.0, 8 * 1024 * 1024
+"""A bucket that takes longer for a whole index is slower than the log."""
 DOWNLOADS = 8
 PROVED_RECORDS = 64
 """So many random records of the window are looked up before a restored index serves."""
@@ -204,9 +206,9 @@ class IndexSnapshots:
                     identity,
                 )
             except SnapshotError as err:
-                if err.reason in ("bucket", "slow"):
-                    raise
-                continue  # it is none of this index
+                if err.reason in ("forged", "foreign"):
+                    continue  # it is none of this index
+                raise  # also for one of a later version, whose files must stay
             kept += 1
             named.update(file.digest for file in found.files)
         await self._bucket.delete(old)
@@ -239,11 +241,15 @@ class IndexSnapshots:
         folder = self._store.path_of(identity).with_suffix(".restoring")
         try:
             await asyncio.to_thread(_make_anew, folder)
-            await self._download(manifest, folder)
+            limit_s = RESTORE_S + manifest.size_bytes / RESTORE_BYTES_A_SECOND_MIN
+            async with asyncio.timeout(limit_s):
+                await self._download(manifest, folder)
             note_unproved(folder, self._to_prove(manifest))
             self._crashpoint("restore_files")
             await self._store.install(identity, folder)
             self._crashpoint("restore_installed")
+        except TimeoutError as err:
+            raise SnapshotError("slow", f"not all files are there after {limit_s:.0f} s") from err
         except OSError as err:
             raise SnapshotError("disk", f"the index cannot be written: {err}") from err
         finally:
