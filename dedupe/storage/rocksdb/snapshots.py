@@ -239,9 +239,9 @@ class IndexSnapshots:
         """See SnapshotStore. Nothing is at the index's place before all files are there, synced and right."""
         identity = manifest.identity
         folder = self._store.path_of(identity).with_suffix(".restoring")
+        limit_s = RESTORE_S + manifest.size_bytes / RESTORE_BYTES_A_SECOND_MIN
         try:
             await asyncio.to_thread(_make_anew, folder)
-            limit_s = RESTORE_S + manifest.size_bytes / RESTORE_BYTES_A_SECOND_MIN
             async with asyncio.timeout(limit_s):
                 await self._download(manifest, folder)
             note_unproved(folder, self._to_prove(manifest))
