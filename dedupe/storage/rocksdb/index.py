@@ -8,7 +8,7 @@ Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +17,7 @@ import structlog
 from rocksdict import WriteBatch
 
 from dedupe.decide.sessions import Listing, SessionCounts, SessionKey, SessionState
+from dedupe.decide.source_sizes import SourceSizes
 from dedupe.decide.window import Step
 from dedupe.model.errors import ConfigurationError, GatewayError, IndexCorruptError, IndexUnavailableError
 from dedupe.model.identity import KEY_BYTES
@@ -223,7 +224,7 @@ class RocksIndex:
         return self._sessions.get(keys)
 
     @property
-    def session_sizes(self) -> Mapping[bytes, int]:
+    def session_sizes(self) -> SourceSizes:
         return self._sessions.sizes
 
     def oldest_sessions(self, count: int, listing: Listing) -> list[tuple[SessionKey, SessionState]]:
