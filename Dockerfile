@@ -28,7 +28,7 @@ COPY pipeline pipeline
 RUN /pip/bin/pip wheel --quiet --no-deps --build-constraint constraints.txt --wheel-dir /wheels . \
     && /pip/bin/pip --python /venv/bin/python install --quiet \
        --constraint constraints.txt --build-constraint constraints.txt \
-       --find-links /wheels "idempotent-ingestion-gateway[msk,otel]"
+       --find-links /wheels "idempotent-ingestion-gateway[msk,otel,snapshots]"
 COPY deploy/sbom.py /sbom.py
 
 # The native module, which needs Rust to be built and nothing to run.

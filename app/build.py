@@ -47,13 +47,12 @@ from dedupe.model.identity import Identity
 from dedupe.model.quarantine import Quarantine
 from dedupe.model.types import Topic
 from dedupe.partition.context import LaneContext, LaneTimes
-from dedupe.partition.gate import IdentityGate
 from dedupe.partition.lane import Lane
 from dedupe.partition.queue import QueueLimits
 from dedupe.router import Router
 from dedupe.storage.index import IndexStore
 from dedupe.storage.log import Crashpoint, LogStore
-from dedupe.storage.pinning import SessionNotes, load_skips, pin
+from dedupe.storage.pinning import SessionNotes, load_skips
 from dedupe.storage.quarantine_reader import Place
 
 ADMIN_CONNECTIONS_MAX = 64
@@ -81,16 +80,11 @@ def build_router(
     *,
     identity: Identity,
     clock: Clock,
-    is_pinned: bool,
     alarms: Alarms = NO_ALARMS,
     crashpoint: Crashpoint | None = None,
 ) -> Router:
     """Return the router over all lanes of both topics; no lane runs yet."""
-    clean, quarantine = topics = settings.log.topics
-    gate = IdentityGate(
-        clean.partitions + quarantine.partitions,
-        None if is_pinned else partial(pin, store, topics, identity),
-    )
+    clean, quarantine = settings.log.topics
     restore_slots, open_turn = asyncio.Semaphore(settings.advanced.restore_concurrency), asyncio.Lock()
     follow_slots = asyncio.Semaphore(settings.advanced.restore_concurrency)
     window_policy = WindowPolicy(
@@ -102,7 +96,7 @@ def build_router(
         sessions_max=max(1, settings.index.sessions_max // settings.log.partitions),
     )
 
-    def lanes_of(topic: Topic, first_number: int) -> list[Lane]:
+    def lanes_of(topic: Topic) -> list[Lane]:
         context = LaneContext(
             topic=topic.name,
             partitions=topic.partitions,
@@ -112,7 +106,6 @@ def build_router(
             store=indexes,
             window_policy=window_policy,
             session_policy=session_policy,
-            gate=gate,
             restore_slots=restore_slots,
             follow_slots=follow_slots,
             open_turn=open_turn,
@@ -125,13 +118,13 @@ def build_router(
             crashpoint=crashpoint,
         )
         return [
-            Lane(number, store.partition_log(topic.name, number), context, number=first_number + number)
+            Lane(number, store.partition_log(topic.name, number), context)
             for number in range(topic.partitions)
         ]
 
     return Router(
-        lanes_of(clean, 0),
-        lanes_of(quarantine, clean.partitions),
+        lanes_of(clean),
+        lanes_of(quarantine),
         Quarantine(identity, quarantine, settings.limits.quarantine_bytes_max),
     )
 

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import replace
 from datetime import date
 from functools import partial
+from random import Random
 from socket import socket
 from typing import Any, NamedTuple, TypeAlias
 
@@ -49,7 +50,7 @@ from app.ingest.application import create_edge
 from app.ingest.receipts import CODES, REASONS
 from app.ingest.routes.events import Ingest
 from app.native_module import native_version
-from app.process.background_tasks import announce, keep_notes, tell_outages, trim_log
+from app.process.background_tasks import announce, tell_outages, trim_log
 from app.process.clock_check import follow_wall_clock, keep_time
 from app.process.life import (
     DRAIN_LINGER_S,
@@ -64,15 +65,16 @@ from app.process.life import (
 from app.process.setting_watch import SettingWatch
 from app.settings.data_dir import locked
 from app.settings.model import Settings
-from app.stores import OpenLog, create_indexes, membership_of, open_log
+from app.stores import OpenLog, create_indexes, membership_of, open_log, use_snapshots
 from app.telemetry.traces import Traces, tracing
 from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.errors import ConfigurationError, GatewayError
 from dedupe.model.identity import Identity
+from dedupe.partition.snapshotter import Snapshotter
 from dedupe.partition.supervisor import LocalLanes
 from dedupe.router import Router
 from dedupe.storage.log import Crashpoint, no_crashpoint
-from dedupe.storage.pinning import renew_notes
+from dedupe.storage.snapshots.store import SnapshotStore
 
 GC_THRESHOLDS = (12_000, 8, 400)
 """
@@ -142,6 +144,7 @@ async def serve(
             logger.warning(warning)
         clock = SystemClock()
         indexes = create_indexes(settings)
+        use_snapshots(indexes, settings, clock, crashpoint or no_crashpoint)
         stack.callback(indexes.close)
         if settings.gateway.write_keys_file is not None:  # now, since the log may be long in coming
             check_key_file(settings.gateway.write_keys_file)
@@ -164,12 +167,13 @@ async def serve(
             indexes,
             identity=identity,
             clock=clock,
-            is_pinned=opened.is_pinned,
             alarms=Alarms(partial(follow_wall_clock, clock), setting_watch.doubt),
             crashpoint=crashpoint,
         )
         group = _group_of(settings, opened, router, clock, stack)
-        admin_context = _admin_context_of(settings, router, ingress, group, clock, setting_watch)
+        admin_context = _admin_context_of(
+            settings, router, ingress, group, clock, setting_watch, indexes.snapshots
+        )
         parts = Parts(settings, opened, identity, clock, ingress, admin_context, IngestLoop(), traces)
         servers = list(zip(_build_servers(parts), listeners, strict=True))
         background_tasks = _background_tasks(parts, *map(url_of, listeners[:2]))
@@ -186,6 +190,7 @@ def _admin_context_of(
     group: GroupLanes | None,
     clock: Clock,
     setting_watch: SettingWatch,
+    snapshots: SnapshotStore | None,
 ) -> AdminContext:
     return AdminContext(
         router,
@@ -195,6 +200,11 @@ def _admin_context_of(
         Tail(clock, codes=CODES, reasons=REASONS),
         History(clock),
         setting_watch=setting_watch,
+        snapshotter=None
+        if snapshots is None
+        else Snapshotter(
+            router.all_lanes, snapshots, clock=clock, rng=Random(), interval_s=settings.snapshots.interval
+        ),
     )
 
 
@@ -248,6 +258,7 @@ def _build_servers(parts: Parts) -> Iterator[Server]:
     admin_context = replace(
         parts.admin_context,
         native=None if native is None else native.use,
+        use=ingest.use,
         replay_at=build_replays(ingest, parts.opened.store, settings.log.topics[1]),
     )
     registry = _registry_of(parts, metrics, admin_context)
@@ -370,10 +381,11 @@ def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[Background
             native_version=native_version(settings.gateway.native),
         ),
         tell_outages(router),
-        keep_notes(partial(renew_notes, parts.opened.store, settings.log.topics)),
         parts.ingress.disk.watch(router),
         parts.ingress.files.watch(),
     ]
+    if parts.admin_context.snapshotter is not None:
+        running.append(parts.admin_context.snapshotter.run())
     if embedded is not None:
         running.append(trim_log(router, settings, parts.clock, embedded.trim))
         running.append(keep_time(embedded, settings.log.topic, parts.clock))

@@ -26,20 +26,28 @@ from dedupe.model.identity import EQUAL_NUMBERS, Identity
 from dedupe.storage.kafka.config import CLIENT_ID, KafkaConfig
 from dedupe.storage.kafka.features import missing_features
 from dedupe.storage.kafka.fetched import NativeDecode, is_decoding_proved, native_decoder
-from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.older_gateways import old_notes
+from dedupe.storage.kafka.older_gateways import stop_older_gateways as stop_older
 from dedupe.storage.kafka.record_batch import NativeEncode, is_encoding_proved
 from dedupe.storage.kafka.rights import missing_rights
+from dedupe.storage.kafka.routing_topic import RoutingKey
 from dedupe.storage.kafka.setting_rules import Demands
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.kafka.topics import (
     TopicSpec,
     create_topics,
     inspect_topics,
     prepare_topics,
+    routing_spec,
 )
 from dedupe.storage.log import Crashpoint, LogStore
-from dedupe.storage.pinning import adopt_fingerprint_rule, check_pins
-from dedupe.storage.rocksdb.index import RocksStore
+from dedupe.storage.notes import PIN, PIN_FORMAT, Pin
+from dedupe.storage.pinning import adopt_fingerprint_rule, begin_log, check_pins
+from dedupe.storage.rocksdb.snapshots import IndexSnapshots
+from dedupe.storage.rocksdb.store import RocksStore
+from dedupe.storage.routing_records import mac_key_of, routing_topic_of
 from dedupe.storage.setting_problems import NOTHING_FOUND, Inspection, Level, Problem
+from dedupe.storage.snapshots.bucket import Bucket
 from dedupe.storage.sqlite.log import SqliteStore
 
 START_RETRY_S = 1.0
@@ -51,7 +59,6 @@ class OpenLog(NamedTuple):
     """The open log, and the results of its notes."""
 
     store: LogStore
-    is_pinned: bool  # see check_pins
     earlier_ignore: Sequence[frozenset[str]]  # see Identifier
     inspection: Inspection = NOTHING_FOUND  # of Kafka's topics and brokers
     inspect: Callable[[], Awaitable[Inspection]] | None = None
@@ -71,13 +78,26 @@ def membership_of(opened: OpenLog, settings: Settings, clock: Clock) -> Membersh
 
 
 def create_indexes(settings: Settings) -> RocksStore:
-    """Return the store of all lanes' indexes; no index is open yet."""
+    """Return the store of all lanes' indexes, without snapshots; no index is open yet."""
     return RocksStore(
         index_path(settings.log.data_dir),
         lanes=settings.log.partitions + settings.log.quarantine_partitions,
         memory_bytes=settings.index.memory,
         keys_max=settings.index.keys_max // settings.log.partitions,
     )
+
+
+def use_snapshots(indexes: RocksStore, settings: Settings, clock: Clock, crashpoint: Crashpoint) -> None:
+    """Have lost indexes restored from the bucket of the settings, if any. Raises ConfigurationError."""
+    if settings.snapshots.url is not None:
+        indexes.snapshots = IndexSnapshots(
+            Bucket(settings.snapshots.url),
+            indexes,
+            secret=settings.gateway.identity_key,
+            worker=settings.group.worker_id,
+            clock=clock,
+            crashpoint=crashpoint,
+        )
 
 
 async def open_log(
@@ -126,6 +146,7 @@ async def _try_to_open(
 ) -> OpenLog:
     """Connect to the log, compare its pins, then prepare its topics."""
     store: SqliteStore | KafkaStore
+    identity = Identity(settings.gateway.identity_key)
     if settings.log.kind == "sqlite":
         refuse_lost_log(settings.log.data_dir)
         store = await SqliteStore.open(sqlite_path(settings.log.data_dir), crashpoint=crashpoint)
@@ -138,19 +159,24 @@ async def _try_to_open(
             native_encode=native_encode,
             native_decode=native_decode,
         )
-        store = await KafkaStore.open(config, crashpoint=crashpoint)
+        routing = RoutingKey(settings.log.topic, mac_key_of(identity))
+        store = await KafkaStore.open(config, crashpoint=crashpoint, routing=routing)
     inspection, inspect = NOTHING_FOUND, None
     try:
-        is_pinned = await check_pins(store, settings.log.topics, Identity(settings.gateway.identity_key))
+        if not await check_pins(store, settings.log.topics, identity):
+            await check_old_pins(store, settings)
         if isinstance(store, SqliteStore):
             for topic in settings.log.topics:
                 await store.create_topic(*topic)
             newest_ms = await store.newest_timestamp_ms()
             await check_clock(store, settings, clock, newest_ms=newest_ms, accepted_day=accepted_day)
+            await begin_log(store, settings.log.topics, identity)
         else:
             needs = _needs(store, settings)
             inspection = await prepare_topics(store, *needs, is_development=settings.gateway.is_development)
             inspect = partial(inspect_topics, store, *needs)
+            await begin_log(store, settings.log.topics, identity)
+            await stop_older_gateways(store, settings)
             await store.check_fencing(settings.log.quarantine_topic, now_ms=clock.now_ms())
         earlier_ignore = await adopt_fingerprint_rule(
             store,
@@ -162,13 +188,45 @@ async def _try_to_open(
     except BaseException:
         await store.close()
         raise
-    return OpenLog(store, is_pinned, earlier_ignore, inspection, inspect)
+    return OpenLog(store, earlier_ignore, inspection, inspect)
+
+
+async def stop_older_gateways(store: LogStore, settings: Settings) -> None:
+    """Keep gateways of before the routing topic from a log on Kafka. Raises as old_notes_of does."""
+    if isinstance(store, KafkaStore):
+        identity = Identity(settings.gateway.identity_key)
+        await stop_older(store.cluster, settings.log.topics, identity.check_value)
+
+
+async def check_old_pins(store: LogStore, settings: Settings) -> None:
+    """
+    Compare these settings with the pins of gateways of before the routing topic.
+
+    Raises:
+        IdentityMismatchError: final.
+        RetriableError, ConfigurationError: see old_notes_of.
+    """
+    identity = Identity(settings.gateway.identity_key)
+    for topic in settings.log.topics:
+        for text in (await old_notes_of(store, PIN, topic.name)).values():
+            noted = Pin.decode(text)
+            if noted.record_version < PIN_FORMAT:
+                noted.check(topic, identity.check_value)
+
+
+async def old_notes_of(store: LogStore, name: str, topic: str) -> dict[int, str]:
+    """Return what gateways of before the routing topic noted on Kafka. Raises as old_notes does."""
+    return await old_notes(store.cluster, name, topic) if isinstance(store, KafkaStore) else {}
 
 
 @asynccontextmanager
-async def open_for_reading(settings: LogSettings) -> AsyncIterator[LogStore | None]:
+async def open_for_reading(
+    settings: LogSettings, identity: Identity | None = None
+) -> AsyncIterator[LogStore | None]:
     """
     Open the log for reading, also while a gateway writes to it; None if there is none yet.
+
+    Its notes can be read with the identity of its gateways.
 
     Raises:
         ConfigurationError: it is of a newer format, or not a log.
@@ -177,12 +235,12 @@ async def open_for_reading(settings: LogSettings) -> AsyncIterator[LogStore | No
     if settings.kind == "sqlite" and not sqlite_path(settings.data_dir).exists():
         yield None
         return
-    async with _open_beside(settings, read_only=True) as store:
+    async with _open_beside(settings, identity, read_only=True) as store:
         yield store
 
 
 @asynccontextmanager
-async def open_for_notes(settings: LogSettings) -> AsyncIterator[LogStore]:
+async def open_for_notes(settings: Settings) -> AsyncIterator[LogStore]:
     """
     Open the log for notes, also while a gateway writes to it.
 
@@ -190,20 +248,24 @@ async def open_for_notes(settings: LogSettings) -> AsyncIterator[LogStore]:
         ConfigurationError: there is none yet, it is of a newer format, or not a log.
         RetriableError: no broker answers.
     """
-    if settings.kind == "sqlite" and not sqlite_path(settings.data_dir).exists():
-        raise ConfigurationError(f"there is no log in {settings.data_dir}")
-    async with _open_beside(settings, read_only=False) as store:
+    log, identity = settings.log, Identity(settings.gateway.identity_key)
+    if log.kind == "sqlite" and not sqlite_path(log.data_dir).exists():
+        raise ConfigurationError(f"there is no log in {log.data_dir}")
+    async with _open_beside(log, identity, read_only=False) as store:
         yield store
 
 
 @asynccontextmanager
-async def _open_beside(settings: LogSettings, *, read_only: bool) -> AsyncIterator[LogStore]:
+async def _open_beside(
+    settings: LogSettings, identity: Identity | None, *, read_only: bool
+) -> AsyncIterator[LogStore]:
     store: LogStore
     if settings.kind == "sqlite":
         check_format(settings.data_dir)
         store = await SqliteStore.open(sqlite_path(settings.data_dir), read_only=read_only)
     else:
-        store = await KafkaStore.open(_kafka_config(settings))
+        routing = RoutingKey(settings.topic, mac_key_of(identity)) if identity else None
+        store = await KafkaStore.open(_kafka_config(settings), routing=routing)
     try:
         yield store
     finally:
@@ -219,9 +281,10 @@ async def inspect_kafka(store: LogStore, settings: Settings) -> list[Problem]:
     """
     if not isinstance(store, KafkaStore):
         return []
-    rights = await missing_rights(store, [topic.name for topic in settings.log.topics])
+    routing = routing_topic_of(settings.log.topic)
+    rights = await missing_rights(store, [topic.name for topic in settings.log.topics], routing)
     missing = [Problem(Level.WRONG, "", "rights", sentence) for sentence in rights]
-    hidden = tuple(f"topic {topic.name}: " for topic in settings.log.topics)
+    hidden = tuple(f"topic {name}: " for name in (*(topic.name for topic in settings.log.topics), routing))
     if any(sentence.startswith(hidden) for sentence in rights):
         return missing  # other problems of topics are not visible
     return missing + (await inspect_topics(store, *_needs(store, settings))).problems
@@ -238,18 +301,24 @@ async def create_kafka_topics(store: LogStore, settings: Settings, *, replicatio
     return await create_topics(store, *_needs(store, settings), replication_factor=replication_factor)
 
 
+def kafka_topics_of(settings: Settings) -> list[TopicSpec]:
+    """Return the topics that these settings need on Kafka."""
+    clean, quarantine = settings.log.topics
+    return [
+        TopicSpec(*clean, "GATEWAY_PARTITIONS"),
+        TopicSpec(*quarantine, "GATEWAY_QUARANTINE_PARTITIONS"),
+        routing_spec(clean),
+    ]
+
+
 def _needs(store: KafkaStore, settings: Settings) -> tuple[list[TopicSpec], Demands]:
     """Return the required topics, and the demands on them."""
-    variables = ("GATEWAY_PARTITIONS", "GATEWAY_QUARANTINE_PARTITIONS")
-    specs = [
-        TopicSpec(*topic, variable) for topic, variable in zip(settings.log.topics, variables, strict=True)
-    ]
     demands = Demands(
         retention_ms=round(settings.index.retention * 1000),
         batch_bytes_max=settings.limits.batch_bytes_max,
         transaction_timeout_ms=round(store.config.transaction_timeout_s * 1000),
     )
-    return specs, demands
+    return kafka_topics_of(settings), demands
 
 
 def _native_batches(settings: Settings) -> tuple[NativeEncode, NativeDecode] | tuple[None, None]:

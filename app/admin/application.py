@@ -37,6 +37,9 @@ from app.admin.replay import ReplayAt, add_replay, no_record
 from app.admin.scopes import READ, Scope, check_scopes
 from app.admin.sessions import add_sessions
 from app.admin.setting_metrics import SettingCollector
+from app.admin.snapshot_metrics import SnapshotCollector
+from app.admin.snapshots import add_snapshots
+from app.admin.sources import SourceCollector, Sources, add_sources
 from app.admin.stats import SCHEMA_VERSION, answers_of, partition_of, refusals_of
 from app.admin.tail import Tail
 from app.admin.tail_routes import add_tail
@@ -47,12 +50,14 @@ from app.http.bare_application import bare_application
 from app.http.errors import RequestError
 from app.http.problems import Problems
 from app.http.refusal_counts import RefusalCounts
+from app.http.source_use import SourceUse
 from app.process.setting_watch import SettingWatch
 from app.settings.model import Settings
 from app.settings.version import VERSION
 from app.telemetry.native_use import NativeUse
 from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.identity import Identity
+from dedupe.partition.snapshotter import Snapshotter
 from dedupe.router import Router
 from dedupe.storage.log import LogStore
 from dedupe.storage.setting_problems import NOTHING_FOUND
@@ -71,7 +76,9 @@ class AdminContext:
     replay_at: ReplayAt = no_record
     refusals: RefusalCounts = field(default_factory=RefusalCounts)
     setting_watch: SettingWatch = field(default_factory=lambda: SettingWatch(NOTHING_FOUND, None))
+    snapshotter: Snapshotter | None = None
     native: NativeUse | None = None
+    use: SourceUse = field(default_factory=SourceUse)
 
     def stats(self) -> dict[str, Any]:
         """Return this worker's own statistics."""
@@ -101,6 +108,9 @@ class AdminContext:
             registry.register(GroupCollector(self.group))
         registry.register(self.edge)
         registry.register(SettingCollector(self.setting_watch))
+        registry.register(SourceCollector(self.use))
+        if self.snapshotter is not None:
+            registry.register(SnapshotCollector(self.snapshotter))
         if self.native is not None:
             registry.register(NativeCollector(self.native))
 
@@ -142,8 +152,13 @@ def create_admin(
     add_replay(app, admin_context.replay_at, ingest_loop)
     add_console(app)
     add_verify(app, admin_context.router, store, clock, ingest_loop)
+    add_snapshots(app, admin_context.router, admin_context.snapshotter, ingest_loop)
     add_partitions(app, admin_context.group, admin_context.stats, ingest_loop)
     add_write_keys(app, admin_context.edge.key_file, admin_context.group, ingest_loop)
+    edge, refusals = admin_context.edge, admin_context.refusals
+    sources = Sources(admin_context.router.answers, refusals, edge.ingress, admin_context.use, clock)
+    admin_context.history.on_step = admin_context.use.turn_day
+    add_sources(app, sources, admin_context.group, ingest_loop)
     add_about(app, settings)
     add_openapi(app)
     check_scopes(app)

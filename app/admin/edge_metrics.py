@@ -20,25 +20,25 @@ class EdgeCollector(ScrapedCollector):
     """Collects at each scrape, in the ingest's event loop."""
 
     def __init__(self, ingress: IngressLimits) -> None:
-        self._ingress = ingress
+        self.ingress = ingress
 
     @property
     def key_file(self) -> KeyFile | None:
         """The keys, None without a key file."""
-        keys = self._ingress.write_keys
+        keys = self.ingress.write_keys
         return keys if isinstance(keys, KeyFile) else None
 
     def collect(self) -> Iterator[Metric]:
         refused = CounterMetricFamily(
             "gateway_quota_refused_requests", "Requests over a quota of their write key", labels=["limit"]
         )
-        for limit, count in self._ingress.quotas.refusals.items():
+        for limit, count in self.ingress.quotas.refusals.items():
             refused.add_metric([limit], count)
         yield refused
         by_source = CounterMetricFamily(
             "gateway_source_quota_refused_requests", "The same by source", labels=["source", "limit"]
         )
-        for (source, limit), count in self._ingress.quotas.source_refusals.items():
+        for (source, limit), count in self.ingress.quotas.source_refusals.items():
             by_source.add_metric([source, limit], count)
         yield by_source
         yield from self._resources()
@@ -66,7 +66,7 @@ class EdgeCollector(ScrapedCollector):
             )
 
     def _resources(self) -> Iterator[Metric]:
-        memory, connections, disk = self._ingress.memory, self._ingress.connections, self._ingress.disk
+        memory, connections, disk = self.ingress.memory, self.ingress.connections, self.ingress.disk
         yield GaugeMetricFamily(
             "gateway_disk_has_room", "1 if the disk has enough free space for requests", int(disk.has_room)
         )
@@ -101,12 +101,12 @@ class EdgeCollector(ScrapedCollector):
         yield CounterMetricFamily(
             "gateway_file_descriptors_out_checks",
             "Checks, one a second, that found no file descriptor left: new connections are closed unanswered",
-            self._ingress.files.checks_out,
+            self.ingress.files.checks_out,
         )
 
     def document(self) -> dict[str, Any]:
         """Return the same as fields of the stats document."""
-        memory, connections, disk = self._ingress.memory, self._ingress.connections, self._ingress.disk
+        memory, connections, disk = self.ingress.memory, self.ingress.connections, self.ingress.disk
         fields: dict[str, Any] = {
             "disk": {
                 "has_room": disk.has_room,
@@ -126,8 +126,8 @@ class EdgeCollector(ScrapedCollector):
                 "limit_bytes": memory.capacity,
                 "refused": memory.refused,
             },
-            "quota_refusals": dict(self._ingress.quotas.refusals),
-            "source_quota_refusals": _source_quota_refusals(self._ingress.quotas.source_refusals),
+            "quota_refusals": dict(self.ingress.quotas.refusals),
+            "source_quota_refusals": _source_quota_refusals(self.ingress.quotas.source_refusals),
             "write_keys": None,
         }
         if (key_file := self.key_file) is not None:

@@ -46,6 +46,8 @@ class History:
         self._steps: deque[Step] = deque(maxlen=STEPS_MAX)
         self._counted = Tally()
         self._counted_requests = 0
+        self.on_step: Callable[[int], None] = lambda _now_ms: None
+        """Called at the end of each step; midnight is one."""
 
     async def keep(self, totals: Callable[[], Tally], refused_requests: Callable[[], int]) -> None:
         """Close each step at its end, until cancelled."""
@@ -62,6 +64,7 @@ class History:
             totals: the answers to events since the start.
             refused_requests: those that were refused before their events were known, since the start.
         """
+        self.on_step(self._clock.now_ms())
         now = Tally(**asdict(totals))
         events = Tally(*(getattr(now, name) - getattr(self._counted, name) for name in VERDICTS))
         self._counted = now

@@ -14,6 +14,7 @@ from dedupe.decide.sessions import LIVE
 from dedupe.metrics import AnswerCounts, Tally
 from dedupe.model.errors import GatewayError
 from dedupe.partition.lane import Lane
+from dedupe.partition.metrics import LaneMetrics
 from dedupe.partition.state import LaneState
 from dedupe.storage.index import DedupeIndex, WalFiles
 
@@ -139,10 +140,23 @@ def partition_of(lane: Lane) -> dict[str, Any]:
         "throttled_seconds": round(lane.throttled_s, 3),
         "rebuilds": metrics.rebuilds,
         "duplicate_proofs": asdict(metrics.proofs),
+        "snapshots": _snapshots_of(metrics),
         "sequence_gaps": metrics.sequence_gaps,
         "skipped_records": metrics.skipped_records,
         "last_error": lane.health.last_error,
         "failing_since_ms": lane.health.failing_since_ms,
+    }
+
+
+def _snapshots_of(metrics: LaneMetrics) -> dict[str, Any]:
+    newest = metrics.snapshot
+    return {
+        "made": metrics.snapshots_made,
+        "sent_bytes": metrics.snapshot_bytes,
+        "restored": metrics.restored_snapshots,
+        "failed": dict(metrics.snapshots_failed),
+        "newest_ms": newest and newest.made_ms,
+        "newest_offset": newest and newest.state.applied_offset,
     }
 
 

@@ -83,6 +83,11 @@ class Bucket:
         self._at = now
         return max(0.0, (min(amount, self._capacity) - self._level) / self._rate)
 
+    def use(self, now: float) -> tuple[float, float]:
+        """Return the rate a second, and the part of the capacity that is used: above 1 it is a debt."""
+        self.wait_s(0, now)
+        return self._rate, 1 - self._level / self._capacity
+
     def take(self, amount: float) -> None:
         """Charge the amount; more than the level becomes a debt."""
         self._level -= amount
@@ -167,6 +172,13 @@ class Allowance:
             )
             reported_at, refused = now, 0
         self._unreported[limit] = reported_at, refused
+
+    def uses(self) -> list[tuple[str, float, float]]:
+        """Return each limit: its name, its rate a second, and the used part of what may come at once."""
+        slow = ("index", self._growth), (QUARANTINE, self._quarantine)
+        buckets = [*self._buckets, *((name, bucket) for name, bucket in slow if bucket is not None)]
+        now = self._policy.clock()
+        return [(name, *bucket.use(now)) for name, bucket in buckets]
 
     def owe(self, size_bytes: int) -> None:
         """Charge bytes that a request stores beyond those sent; a negative number charges nothing."""

@@ -152,7 +152,7 @@ LOOKS_HERE: dict[str, Callable[[Settings], Iterator[Finding]]] = {
 async def _check_log(settings: Settings) -> AsyncIterator[Finding]:
     """Yield the findings about the log; a check that fails does not prevent the others."""
     try:
-        async with open_for_reading(settings.log) as store:
+        async with open_for_reading(settings.log, _identity_in(settings)) as store:
             if store is None:
                 yield Finding(
                     Result.OK, "log", f"there is none yet in {settings.log.data_dir}: a start begins one"
@@ -173,6 +173,14 @@ async def _check_log(settings: Settings) -> AsyncIterator[Finding]:
                     yield finding
     except (GatewayError, UnusableSettingError) as err:
         yield _failure("log", err)
+
+
+def _identity_in(settings: Settings) -> Identity | None:
+    """Return the identity of the log's gateways; None with a wrong secret, which is told beside this."""
+    try:
+        return Identity(settings.gateway.identity_key)
+    except UnusableSettingError:
+        return None
 
 
 async def _topics(store: LogStore, settings: Settings) -> list[Finding]:
@@ -209,7 +217,10 @@ async def _identity(store: LogStore, settings: Settings) -> list[Finding]:
                 RecordCheck(identity, partition, topic.partitions).checked(record)
                 checked += 1
                 break
-    if checked or is_pinned:
+    if checked and not is_pinned:
+        says = "it is that of the newest records, and the log does not say so yet: gateway reshard adopt"
+        return [Finding(Result.WRONG, "identity secret", says)]
+    if is_pinned:
         return [Finding(Result.OK, "identity secret", "the log was begun with it")]
     says = "the log is empty, so any secret is accepted now; it must not change as long as the log exists"
     return [Finding(Result.OK, "identity secret", says)]

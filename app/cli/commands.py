@@ -14,12 +14,16 @@ from app.cli.config import config
 from app.cli.console import guarded, run_quietly, write_lines
 from app.cli.group import drain, group
 from app.cli.index import index
+from app.cli.key_changes import add_changes
 from app.cli.keys import keys
 from app.cli.lookup import lookup, sessions
 from app.cli.options import Since, since_ms
 from app.cli.partitions import partitions
 from app.cli.quarantine import quarantine
+from app.cli.reshard import reshard
 from app.cli.size import size
+from app.cli.snapshots import snapshots
+from app.cli.sources import sources
 from app.cli.stats import list_partitions, stats
 from app.cli.tail import tail
 from app.cli.topics import topics
@@ -34,11 +38,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(index)
+add_changes(keys)
 app.add_typer(keys)
 partitions.command(name="list")(list_partitions)
 app.add_typer(partitions)
 app.add_typer(quarantine)
+app.add_typer(reshard)
 app.add_typer(sessions)
+app.add_typer(snapshots)
 app.add_typer(topics)
 app.command()(check)
 app.command()(config)
@@ -46,6 +53,7 @@ app.command()(size)
 app.command()(group)
 app.command()(drain)
 app.command()(lookup)
+app.command()(sources)
 app.command()(stats)
 app.command()(verify)
 app.command()(bench)

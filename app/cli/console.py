@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 import typer
 
@@ -20,6 +20,7 @@ from dedupe.model.errors import ConfigurationError, GatewayError, IdentityMismat
 EXIT_ERROR, EXIT_USAGE, EXIT_IDENTITY, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 P = ParamSpec("P")
+Result = TypeVar("Result")
 
 
 def write_lines(lines: bytes) -> None:
@@ -38,12 +39,12 @@ def note_no_log(data_dir: Path) -> None:
     note(f"there is no log in {data_dir} yet; GATEWAY_DATA_DIR sets another folder")
 
 
-def run_quietly(main_coroutine: Coroutine[Any, Any, None], *, level: str = "warning") -> None:
-    """Run a command's coroutine, and log only lines of this level or above."""
+def run_quietly(main_coroutine: Coroutine[Any, Any, Result], *, level: str = "warning") -> Result:
+    """Return what a command's coroutine does, and log only lines of this level or above."""
     from app.telemetry.logging_setup import configure_logging
 
     configure_logging(level=level, is_json=False)
-    asyncio.run(main_coroutine)
+    return asyncio.run(main_coroutine)
 
 
 def guarded(command: Callable[P, None]) -> Callable[P, None]:

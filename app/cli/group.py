@@ -2,42 +2,51 @@
 others."""
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
 
 from app.cli.admin_client import AdminClient
 from app.cli.console import guarded
-from app.cli.options import DEFAULT_URL, Format, Output, Token, Url, default_format, print_rows
+from app.cli.options import DEFAULT_URL, WIDTH, Format, Screen, Token, Url, print_rows
 
 TIMEOUT_S = 60.0
 """A drain waits until other workers serve the partitions, a second or two for each move."""
 
-WIDTH = 80
-"""Of a terminal."""
+RISKS = {
+    "silent_worker": "another worker does not answer",
+    "leaving_worker": "another worker hands its partitions over",
+    "unserved": "a partition is served by nobody",
+    "no_standby": "nobody else could take a partition of its over at once",
+    "in_doubt": "it does not know yet whether some events are stored",
+    "failing": "a partition of its fails",
+    "restoring": "it restores a partition",
+    "disk_full": "its disk is full",
+}
+"""What each risk of a restart is."""
 
 Stats = Mapping[str, Any]
 
 
 @guarded
-def group(url: Url = DEFAULT_URL, admin_token: Token = None, output: Output = None) -> None:
+def group(url: Url = DEFAULT_URL, admin_token: Token = None, output: Screen = None) -> None:
     """
     Print one line for each worker of the group; --url may be any of them.
 
-    A line has the worker's name, whether it answers, the partitions that it serves and follows, and
-    restart_risks: the risks of its restart now, none if that is safe (`no_standby`, `unserved`,
-    `silent_worker`, `leaving_worker`, `in_doubt`, `failing`, `restoring`, `disk_full`). JSON and YAML have a
-    last line with the totals of all workers that answered. Lines below the table name workers that do not
-    reach each other. Exit code 1: no worker answers.
+    A line has the worker's name, the partitions that it serves and follows, and whether a restart is safe
+    now; lines below say why not, and which workers do not reach each other. JSON and YAML have restart_risks
+    (`no_standby`, `unserved`, `silent_worker`, `leaving_worker`, `in_doubt`, `failing`, `restoring`,
+    `disk_full`), none if a restart is safe, and a last line with the totals of all workers that answered.
+    Exit code 1: no worker answers.
 
     Example: `gateway group -o json --url http://10.0.0.7:9090`
     """
     document = AdminClient(url, admin_token).ask("/admin/v1/group", timeout_s=TIMEOUT_S)
-    chosen, rows = output or default_format(), rows_of(document)
+    chosen, rows = output or Format.TABLE, rows_of(document)
     if chosen is Format.TABLE:
-        print_rows(rows, chosen)
-        for line in broken_links(document):
+        print_rows([_screen_row(row) for row in rows], chosen)
+        for line in (*verdicts(rows), *broken_links(document)):
             typer.echo(line)
         return
     end: dict[str, Any] = {
@@ -83,6 +92,42 @@ def rows_of(document: Stats) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _screen_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    if not row["answers"]:
+        return {"worker": row["worker"], "serves": "no answer"}
+    return {
+        "worker": row["worker"],
+        "serves": ranges(row["serves"]),
+        "follows": ranges(row["follows"]),
+        "received": row["received"],
+        "restart": "wait" if row["restart_risks"] else "safe now",
+    }
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return ascending numbers as text: 0-3,5."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ",".join("-".join(map(str, ends)) for ends in found)
+
+
+def verdicts(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a paragraph of 80 columns for each worker: why it does not answer, or should not restart now."""
+    for row in rows:
+        if not row["answers"]:
+            text = f"{row['worker']} does not answer: {row['why']}"
+        elif row["restart_risks"]:
+            reasons = "; ".join(f"{RISKS[risk]} ({risk})" for risk in row["restart_risks"])
+            text = f"{row['worker']}: a restart now is not safe: {reasons}"
+        else:
+            continue
+        yield textwrap.fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def broken_links(document: Stats) -> Iterator[str]:

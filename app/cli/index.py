@@ -50,6 +50,7 @@ def rebuild(
             raise typer.BadParameter(f"{topic.name} has partitions 0 to {topic.partitions - 1}")
         with progress() as advance:
             rebuilt: list[Rebuilt] = await rebuild_indexes(settings, topic, numbers, advance)
-        print_rows([each._asdict() for each in rebuilt], output)
+        rows = [each._asdict() for each in rebuilt]
+        print_rows([{name: row[name] for name in row if name != "snapshot"} for row in rows], output)
 
     run_quietly(run(), level="error")

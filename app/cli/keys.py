@@ -20,6 +20,9 @@ PATH = "/admin/v1/write-keys"
 KEY_BYTES = 16
 """The size of a UUID; in hex, which needs no quoting in URLs, headers and files."""
 
+PREFIX_DIGITS_MIN = 6
+"""Of a key's SHA-256, to name it."""
+
 
 class Scope(StrEnum):
     """The scopes of a key, see app.auth.write_keys."""
@@ -30,7 +33,7 @@ class Scope(StrEnum):
 
 keys = typer.Typer(
     name="keys",
-    help="List write keys, create one, or end one that has vanished.",
+    help="List write keys, add, rotate and remove them, or end one that has vanished.",
     invoke_without_command=True,
 )
 

@@ -72,6 +72,19 @@ Output = Annotated[
     ),
 ]
 
+Screen = Annotated[
+    Format | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="`table` for people, the default, of 80 columns; `json` (one line each) or `yaml` for programs.",
+    ),
+]
+"""The option of commands that people ask, also where they have no terminal, as within a pod."""
+
+WIDTH = 80
+"""Of a screen."""
+
 Row = Mapping[str, Any]
 
 

@@ -51,7 +51,7 @@ def skip(
         chosen = topics.get(topic or settings.log.topic)
         if chosen is None:
             raise ConfigurationError(f"--topic must be {' or '.join(topics)}")
-        async with open_for_notes(settings.log) as store:
+        async with open_for_notes(settings) as store:
             span = range(offset, last + 1)
             records = await skip_records(store, settings, chosen, partition, span)
         note(

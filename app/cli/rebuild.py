@@ -9,11 +9,13 @@ from typing import NamedTuple
 from app.build import build_router
 from app.settings.data_dir import locked
 from app.settings.model import Settings
-from app.stores import create_indexes, open_for_notes
+from app.stores import create_indexes, open_for_notes, use_snapshots
 from dedupe.model.clock import SystemClock
+from dedupe.model.errors import ConfigurationError
 from dedupe.model.identity import Identity
 from dedupe.model.types import Offset, Topic
 from dedupe.partition.lane import Lane
+from dedupe.storage.log import no_crashpoint
 from dedupe.storage.pinning import check_pins
 
 PROGRESS_S = 0.2
@@ -29,10 +31,17 @@ class Rebuilt(NamedTuple):
     records: int
     keys: int
     seconds: float
+    snapshot: str | None
+    """The snapshot that it began with."""
 
 
 async def rebuild_indexes(
-    settings: Settings, topic: Topic, partitions: Sequence[int], advance: Advance
+    settings: Settings,
+    topic: Topic,
+    partitions: Sequence[int],
+    advance: Advance,
+    *,
+    from_snapshots: bool = False,
 ) -> list[Rebuilt]:
     """
     Delete the indexes of some partitions, and rebuild them one after another.
@@ -42,6 +51,7 @@ async def rebuild_indexes(
         topic: the topic.
         partitions: numbers of its partitions.
         advance: called with the records read so far, and the offsets to read.
+        from_snapshots: whether an index may begin with a snapshot.
 
     Raises:
         ConfigurationError: the data folder is in use, or there is no log. Nothing was deleted.
@@ -53,14 +63,19 @@ async def rebuild_indexes(
         identity = Identity(settings.gateway.identity_key)
         indexes = create_indexes(settings)
         stack.callback(indexes.close)
-        async with open_for_notes(settings.log) as store:
+        if from_snapshots:
+            use_snapshots(indexes, settings, SystemClock(), no_crashpoint)
+            if indexes.snapshots is not None:
+                indexes.snapshots.records_min = 0
+        async with open_for_notes(settings) as store:
+            if not await check_pins(store, settings.log.topics, identity):
+                raise ConfigurationError("no gateway of this version has served this log yet: start it first")
             router = build_router(
                 settings,
                 store,
                 indexes,
                 identity=identity,
                 clock=SystemClock(),
-                is_pinned=await check_pins(store, settings.log.topics, identity),
             )
             lanes = [lane for lane in router.all_lanes if lane.topic == topic.name]
             chosen = [lanes[number] for number in partitions]
@@ -77,7 +92,7 @@ async def rebuild_indexes(
 async def _rebuild(lane: Lane, end: Offset) -> Rebuilt:
     began, recovery = time.monotonic(), lane.recovery
     try:
-        await recovery.check()  # checks the log, so that a wrong secret deletes nothing
+        await recovery.check()
         recovery.discard()
         await recovery.check()
         index = await recovery.replay(end, lambda _entries: None)
@@ -85,7 +100,9 @@ async def _rebuild(lane: Lane, end: Offset) -> Rebuilt:
     finally:
         recovery.close()
     seconds = round(time.monotonic() - began, 2)
-    return Rebuilt(lane.topic, lane.partition, lane.metrics.restored_records, keys, seconds)
+    metrics = lane.metrics
+    snapshot = metrics.snapshot and metrics.snapshot.name
+    return Rebuilt(lane.topic, lane.partition, metrics.restored_records, keys, seconds, snapshot)
 
 
 async def _watch(lanes: Sequence[Lane], offsets: int, advance: Advance) -> None:

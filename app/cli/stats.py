@@ -1,8 +1,9 @@
 """`gateway stats` and `gateway partitions list`: the statistics of a running gateway."""
 
 import sys
+import textwrap
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -11,13 +12,16 @@ from app.cli.admin_client import AdminClient
 from app.cli.console import guarded, note, write_lines
 from app.cli.options import (
     DEFAULT_URL,
+    WIDTH,
     Format,
     Output,
+    Screen,
     Token,
     Url,
     default_format,
     print_document,
     print_rows,
+    printable,
     table_of,
 )
 from dedupe.model.errors import RetriableError
@@ -38,7 +42,7 @@ def stats(
     interval: Annotated[float, typer.Option(min=0.1, help="Interval of --watch in seconds.")] = 2.0,
     url: Url = DEFAULT_URL,
     admin_token: Token = None,
-    output: Output = None,
+    output: Screen = None,
 ) -> None:
     """
     Print the statistics of a running gateway: totals, and a line for each partition.
@@ -48,7 +52,7 @@ def stats(
 
     Example: `gateway stats --watch`, or `gateway stats -o json --url http://10.0.0.7:9090`
     """
-    admin, chosen = AdminClient(url, admin_token), output or default_format()
+    admin, chosen = AdminClient(url, admin_token), output or (default_format() if watch else Format.TABLE)
     previous: Document | None = None
     while True:
         try:
@@ -89,16 +93,31 @@ def overview(document: Document, previous: Document | None = None) -> str:
         f"log {document['log']}, topic {document['topic']}"
     ]
     if document["outage"]:
-        lines.append(f"OUTAGE: {document['outage']}")
-    counts = [{"": "events", **{name: f"{totals[name]:,}" for name in COUNTS}}]
+        lines.append(_paragraph(f"OUTAGE: {document['outage']}"))
     seconds = document["uptime_seconds"] - (previous["uptime_seconds"] if previous else 0)
-    if previous and seconds > 0:
-        earlier = previous["totals"]
-        counts.append(
-            {"": "per s", **{name: f"{(totals[name] - earlier[name]) / seconds:,.0f}" for name in COUNTS}}
-        )
-    tables = [table_of(counts), table_of(partition_rows(document))]
+    earlier = previous["totals"] if previous and seconds > 0 else None
+    counts = [
+        {
+            "": name,
+            "events": f"{totals[name]:,}",
+            **({"per s": f"{(totals[name] - earlier[name]) / seconds:,.0f}"} if earlier else {}),
+        }
+        for name in COUNTS
+    ]
+    tables = [_right(counts), *_partition_tables(document)]
     refused = document.get("refused_requests", {})  # older gateways do not say it
+    if codes := refused.get("codes"):
+        ranked = sorted(codes.items(), key=lambda item: -item[1])
+        told = ", ".join(f"{count:,} {code}" for code, count in ranked)
+        lines.append(_paragraph(f"refused requests: {told} (gateway sources says whose)"))
+    disk = document.get("disk") or {"has_room": True}
+    if not disk["has_room"]:
+        lines.append(
+            _paragraph(
+                f"DISK FULL: {disk['free_bytes']:,} bytes are free, fewer than GATEWAY_DISK_FREE_MIN "
+                f"({disk['free_min_bytes']:,}): requests get 503"
+            )
+        )
     if refused.get("before_events"):
         lines.append(f"refused before their events were known: {refused['before_events']:,} requests")
     keys = document.get("write_keys") or {}
@@ -106,7 +125,54 @@ def overview(document: Document, previous: Document | None = None) -> str:
         lines.append(f"write keys that vanished from the key file and still work: {keys['removed']:,}")
     if keys.get("unknown_requests"):
         lines.append(f"refused for an unknown write key: {keys['unknown_requests']:,} requests")
-    return "\n".join(["\n".join(lines) + "\n", *tables])
+    return "".join(["\n".join(lines) + "\n\n", *tables])
+
+
+def _right(counts: Sequence[Mapping[str, str]]) -> str:
+    """Return names and figures as columns, figures to the right."""
+    names = list(counts[0])
+    rows = [names, *([row[name] for name in names] for row in counts)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
+    ]
+    return "\n".join(lines) + "\n\n"
+
+
+def _partition_tables(document: Document) -> Iterator[str]:
+    """Yield the last errors, and a table of the partitions of each topic, of at most 80 columns."""
+    rows = partition_rows(document)
+    for row in rows:
+        if row["last_error"]:
+            yield _paragraph(f"{row['topic']} {row['partition']}: {printable(row['last_error'])}") + "\n\n"
+    for topic in (document["topic"], document["quarantine_topic"]):
+        shown = [
+            {
+                "part": row["partition"],
+                **{name: row[name] for name in ("state", "window")},
+                **{name: _short(row[name]) for name in ("keys", "queue", "lag")},
+                **{name: row[name] for name in ("owner", "standby") if name in row},
+            }
+            for row in rows
+            if row["topic"] == topic
+        ]
+        yield f"topic {topic}\n{table_of(shown)}\n"
+
+
+def _short(count: int | None) -> str | None:
+    """Return a count in at most 4 characters: 999, 1.2K, 500M."""
+    if count is None:
+        return None
+    number, unit = float(count), ""
+    for unit in ("", "K", "M", "G", "T"):  # noqa: B007
+        if number < 999.5:
+            break
+        number /= 1000
+    return f"{number:.1f}{unit}" if unit and number < 9.95 else f"{number:.0f}{unit}"
+
+
+def _paragraph(text: str) -> str:
+    return textwrap.fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def partition_rows(document: Document) -> list[dict[str, Any]]:

@@ -32,20 +32,21 @@ def create(
     replicas: Annotated[int, typer.Option(min=1, max=32, help="Replication factor.")] = REPLICAS,
 ) -> None:
     """
-    Create the clean topic and its quarantine with safe settings.
+    Create the clean topic, its quarantine and its routing topic with safe settings.
 
     Partitions and retention are those of the settings; existing topics are not changed. It needs the right to
-    create topics. Then it checks both as `gateway topics check` does, with its exit codes.
+    create topics. Then it checks all as `gateway topics check` does, with its exit codes.
 
     Example: `gateway topics create`, or `gateway topics create --replicas 1` on a single broker
     """
 
     async def work(store: "LogStore", settings: "Settings") -> None:
-        from app.stores import create_kafka_topics
+        from app.stores import create_kafka_topics, kafka_topics_of
 
-        were_there = [topic for topic in settings.log.topics if await store.partitions_of(topic.name)]
+        needed = kafka_topics_of(settings)
+        were_there = [topic for topic in needed if await store.partitions_of(topic.name)]
         await _settled(lambda: create_kafka_topics(store, settings, replication_factor=replicas))
-        for topic in settings.log.topics:
+        for topic in needed:
             done = "exists" if topic in were_there else f"created, {topic.partitions} partitions"
             note(f"topic {topic.name} {done}")
         await _settled(lambda: _check(store, settings))
@@ -104,7 +105,7 @@ def _on_kafka(work: Work) -> None:
         settings = load(Settings)
         if settings.log.kind != "kafka":
             raise ConfigurationError("the embedded log has no topics to create: set GATEWAY_LOG=kafka")
-        async with open_for_notes(settings.log) as store:
+        async with open_for_notes(settings) as store:
             await work(store, settings)
 
     run_quietly(run(), level="error")

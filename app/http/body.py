@@ -63,6 +63,8 @@ class BodyLimits:
     compressed_bytes_max: int
     grace_s: float = GRACE_S
     rate_min: int = RATE_MIN
+    is_as_declared: bool = False
+    """Whether a body that is not declared to be compressed is taken as it is, whatever it looks like."""
 
     def patience_s(self, size: int) -> float:
         """
@@ -108,7 +110,7 @@ async def read_body(
     body = await _arrived(receive, declared, limits, lease)
     if body and body[0] in _JSON_BEGINS:
         return body
-    encoding = encoding_of(body, declared)
+    encoding = _encoding_of(body, declared, limits)
     if encoding is Encoding.PLAIN:
         return body
     inflating = _Inflating(body, limits.bytes_max, lease, yield_to_others, is_gzip=encoding is Encoding.GZIP)
@@ -290,11 +292,15 @@ class Inflater:
 def _wire_bytes_max(arrived: bytes, declared: Encoding, limits: BodyLimits) -> int:
     """Return how many bytes of a body may arrive. Raises BodyTooLargeError: it has more already."""
     bytes_max = limits.bytes_max
-    if encoding_of(arrived, declared) is not Encoding.PLAIN:
+    if _encoding_of(arrived, declared, limits) is not Encoding.PLAIN:
         bytes_max = min(bytes_max, limits.compressed_bytes_max)
     if len(arrived) > bytes_max:
         raise BodyTooLargeError
     return bytes_max
+
+
+def _encoding_of(body: bytes, declared: Encoding, limits: BodyLimits) -> Encoding:
+    return declared if limits.is_as_declared and declared is Encoding.PLAIN else encoding_of(body, declared)
 
 
 def _declared_length(headers: Mapping[bytes, bytes], bytes_max: int) -> int:

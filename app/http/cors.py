@@ -43,11 +43,18 @@ def origin_headers(origin: bytes) -> list[tuple[bytes, bytes]]:
 
 def preflight_headers(headers: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
     """Return the headers of the answer to a preflight with these headers."""
-    requested = headers.get(b"access-control-request-headers", b"")
     return [
         *origin_headers(headers.get(b"origin", b"")),
+        *permissions(headers),
+        (b"content-length", b"0"),
+    ]
+
+
+def permissions(headers: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+    """Return what only the answer to a preflight says."""
+    requested = headers.get(b"access-control-request-headers", b"")
+    return [
         (b"access-control-allow-methods", METHODS),
         (b"access-control-allow-headers", requested if _HARMLESS.fullmatch(requested) else DEFAULT_HEADERS),
         (b"access-control-max-age", MAX_AGE_S),
-        (b"content-length", b"0"),
     ]

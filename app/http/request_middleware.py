@@ -33,6 +33,9 @@ HEALTH_PATH = "/health"
 PROXIES_REPORTED_MAX = 16
 """The limit of log lines on proxies whose clients are unknown."""
 
+WEBHOOK_ORIGIN = b"webhook-request-origin"
+"""The header of a webhook's handshake, also by OPTIONS: a path answers it. A preflight only asks for it."""
+
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{8,64}")
 """The accepted values of X-Request-Id, which become part of a header and of log lines."""
 
@@ -83,7 +86,7 @@ class RequestMiddleware:
         context.headers = headers = dict(scope["headers"])
         method = scope["method"]
         try:
-            if method == "OPTIONS":
+            if method == "OPTIONS" and WEBHOOK_ORIGIN not in headers:
                 await _respond(200, preflight_headers(headers), b"", send)
             elif self._health is not None and scope["path"] == HEALTH_PATH and method in ("GET", "HEAD"):
                 await self._health(scope, receive, send)

@@ -6,7 +6,7 @@ They depend only on the request, so answers to retries have the same bytes. They
 
 from collections.abc import Iterator, Sequence
 
-from app.ingest.identified import Arrival
+from app.ingest.identified import Arrival, Dialect
 from app.ingest.routes.paths import TYPES
 
 ADVICE_MAX = 20
@@ -20,6 +20,8 @@ NO_NAME = "it is a track without the name of its event, in `event`"
 def advice_on(items: Sequence[object], arrival: Arrival) -> list[dict[str, object]]:
     """Return the warnings on a request's items, in their order."""
     warnings: list[dict[str, object]] = []
+    if arrival.dialect is not Dialect.EVENTS:
+        return warnings
     for index, item in enumerate(items):
         if type(item) is dict and not _is_complete(item):
             warnings += [{"index": index, "message": message} for message in _messages(item, arrival)]

@@ -19,6 +19,7 @@ from app.http.request_metrics import RequestMetrics
 from app.http.request_middleware import RequestMiddleware
 from app.ingest.openapi import openapi_document
 from app.ingest.receipts import SUCCESS
+from app.ingest.routes.cloudevents import cloudevents_handler
 from app.ingest.routes.events import Ingest, ingest_handlers
 from app.ingest.routes.path_table import Handler, PathTable
 from app.ingest.routes.paths import PATHS, Kind, Path
@@ -84,6 +85,7 @@ def _handlers(
 
     return {
         **ingest_handlers(ingest),
+        Kind.CLOUDEVENTS: cloudevents_handler(ingest),
         **session_handlers(ingest),
         **settings_handlers(ingest.write_keys, public_host),
         Kind.PIXEL: pixel,

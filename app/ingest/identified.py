@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, NamedTuple
 
 from app.ingest.client_sessions import ClientSession
@@ -11,6 +12,13 @@ from app.ingest.items import Fragment, Oversize, Packed
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.json_document import read_document
 from dedupe.model.types import Event, Fingerprint, Session
+
+
+class Dialect(Enum):
+    """By which rules the items of a request are events."""
+
+    EVENTS = "events"  # Segment's, with messageId and type
+    CLOUDEVENTS = "cloudevents"
 
 
 class Rejection(NamedTuple):
@@ -92,6 +100,7 @@ class Arrival(NamedTuple):
     """Whether an event of the session is refused unless it is the next one."""
     stored_sessions: Sequence[Session | None] = ()
     """The sessions of the items if stored records are sent again and any has one, otherwise empty."""
+    dialect: Dialect = Dialect.EVENTS
 
 
 class Ownership(NamedTuple):

@@ -12,9 +12,10 @@ import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from app.ingest.cloudevent_identifier import CloudEventIdentifier
 from app.ingest.event_limits import STEP_BYTES, EventLimits
 from app.ingest.fingerprint_rules import FingerprintRules
-from app.ingest.identified import Arrival, Ownership, RefusedError, Rejection
+from app.ingest.identified import Arrival, Dialect, Ownership, RefusedError, Rejection
 from app.ingest.item_identifier import ItemIdentifier
 from app.ingest.item_numbers import ManyItemNumbersError, store_in_steps
 from app.ingest.items import Packed
@@ -90,15 +91,18 @@ class Identifier:
             lossy: gets the index of each event in whose record a number is null.
         """
         lossy = set() if lossy is None else lossy
+        items_of = ItemIdentifier
+        if arrival.dialect is Dialect.CLOUDEVENTS:
+            items_of, payload = CloudEventIdentifier, payload._replace(shared={}, own_fields=())
         lossy_fields = yield from _store_shared(payload)
-        request, left_out = ItemIdentifier(self, payload.shared, arrival, lossy, lossy_fields), None
+        request, left_out = items_of(self, payload.shared, arrival, lossy, lossy_fields), None
         if (
             request.merged_bytes > self.limits.event_bytes_max
             or len(payload.items) * request.merged_bytes > self.limits.growth_bytes_max
         ):
             yield request.merged_bytes
             payload, left_out = without_shared(payload)
-            request = ItemIdentifier(self, payload.shared, arrival, lossy)
+            request = items_of(self, payload.shared, arrival, lossy)
         elif request.merged_bytes > STEP_BYTES:
             yield request.merged_bytes  # writing the fields was work as well
         if request.merges_lost:
@@ -106,7 +110,7 @@ class Identifier:
         if ownership is not None or payload.own_fields:
             ownership = ownership or Ownership([arrival.source], [0] * len(payload.items), {})
             requests = [
-                ItemIdentifier(self, payload.shared, arrival._replace(source=source), lossy, lossy_fields)
+                items_of(self, payload.shared, arrival._replace(source=source), lossy, lossy_fields)
                 for source in ownership.sources
             ]
             yield from self._identify_each(payload, ownership, requests)

@@ -4,7 +4,7 @@ Identifies the items of one request: key, fingerprint and value of each, or why 
 Identifier.identify -> **ItemIdentifier.event_of**
 """
 
-from collections.abc import Container, Generator, Mapping
+from collections.abc import Container, Generator, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,13 @@ TIMESTAMP = "timestamp"
 class ItemIdentifier:
     """Identifies the items of one request, one by one."""
 
+    replaced = REPLACED
+    """Fields of an item that are not part of its record."""
+    flags = 0
+    """Those of the quarantine records of its items."""
+    retry_fields = frozenset[str]()
+    """Fields that retries change, besides those of the rules."""
+
     def __init__(
         self,
         identifier: "Identifier",
@@ -73,7 +80,7 @@ class ItemIdentifier:
         self.bytes_left = identifier.limits.request_bytes_max
         self._rules, self._fingerprints = identifier.rules, arrival.fingerprints
         self._compares_more = bool(arrival.fingerprints or identifier.rules.changed_fields)
-        self._ignored = identifier.rules.ignore
+        self._ignored = identifier.rules.ignore | self.retry_fields
         if arrival.session is not None:
             self._ignored |= arrival.session.own_fields
         self._ignored_unnamed = self._ignored  # of items without an id
@@ -220,6 +227,7 @@ class ItemIdentifier:
             source=self._arrival.source,
             message_id=message_id or refusal.assigned_id,
             ignored=ignored,
+            flags=self.flags,
         )
         return Rejection(index, message_id, refusal.code, events)
 
@@ -249,16 +257,14 @@ class ItemIdentifier:
         try:
             if ignored.isdisjoint(item):
                 return canonical_json(item), b""
-            return content_of(item, ignored, REPLACED)
+            return content_of(item, ignored, self.replaced)
         except TypeError:
-            self.numbers = self.numbers or ItemNumbers(
-                item, partial(self._rules.fingerprints, ignored=ignored)
-            )
+            self.numbers = self.numbers or ItemNumbers(item, partial(self._fingerprints_of, ignored=ignored))
             self.work += EVENT_WORK_BYTES  # `take_work` forgets the numbers
             self.work += self.numbers.read()
         if self.numbers.is_lossy:
             self.lossy.add(index)
-        return content_of(item, ignored, REPLACED, stored_json)
+        return content_of(item, ignored, self.replaced, stored_json)
 
     def _compared(
         self, index: int, item: dict[str, Any], ignored: frozenset[str], fingerprint: Fingerprint
@@ -270,6 +276,10 @@ class ItemIdentifier:
             fingerprint, *earlier = self.numbers.fingerprints
             return fingerprint, tuple(earlier)
         return fingerprint, self._rules.earlier_of(item, ignored)
+
+    def _fingerprints_of(self, item: dict[str, Any], ignored: frozenset[str]) -> Iterator[Fingerprint]:
+        """Yield the fingerprints of an item with a Number, see FingerprintRules.fingerprints."""
+        return self._rules.fingerprints(item, ignored)
 
     def _count(self, content: bytes, retried: bytes) -> None:
         """

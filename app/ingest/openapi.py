@@ -28,6 +28,7 @@ _SUMMARIES = {
     Kind.EVENTS: "Send one event, an array of events or a batch, and get a receipt for each",
     Kind.BATCH: "Send a batch of events",
     Kind.SINGLE: "Send one event",
+    Kind.CLOUDEVENTS: "Send a CloudEvent or an array of them, and get a receipt for each",
     Kind.SESSIONS: "Get the id of a new client session",
     Kind.SESSION: "Get the state of a client session",
     Kind.PIXEL: "Send one event in the query and get an image",
@@ -37,13 +38,17 @@ _SUMMARIES = {
     Kind.OPENAPI: "Get this document",
 }
 
-_EVENTS = (Kind.EVENTS, Kind.BATCH, Kind.SINGLE)
+_EVENTS = (Kind.EVENTS, Kind.BATCH, Kind.SINGLE, Kind.CLOUDEVENTS)
 _BODIES = {
     Kind.EVENTS: "Events",
     Kind.BATCH: "BatchOrEvents",
     Kind.SINGLE: "EventOrArray",
+    Kind.CLOUDEVENTS: "CloudEvents",
     Kind.SESSIONS: "Client",
 }
+
+JSON = "application/json"
+_MEDIA_TYPES = {Kind.CLOUDEVENTS: "application/cloudevents+json"}
 
 _FAILURES = {
     **dict.fromkeys((*_EVENTS, Kind.SESSIONS), INGEST_STATUSES),
@@ -60,6 +65,10 @@ first colon, writeKey in the query, writeKey at the body's top level, writeKey o
 The Content-Type is ignored. Bodies may be compressed by gzip or deflate; their first bytes tell, whatever
 Content-Encoding says. Every answer carries CORS headers.
 After a 429 or 503 send the same request again, not before Retry-After seconds.
+
+CloudEvents: as JSON, one or an array of them, or in binary mode with headers ce-id, ce-source, ce-type and
+ce-specversion and the data as body. Their write key may also be a Bearer token, or access_token in the query.
+OPTIONS with WebHook-Request-Origin is answered as the specification of their webhooks says.
 
 Client sessions: Gateway-Client and Gateway-Session are required together, and so are client and session in
 the body. Fields in both places must be equal."""
@@ -101,7 +110,7 @@ def _operation(path: Path) -> Schema:
     if path.kind in _BODIES:
         operation["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": ref("schemas", _BODIES[path.kind])}},
+            "content": {_MEDIA_TYPES.get(path.kind, JSON): {"schema": ref("schemas", _BODIES[path.kind])}},
         }
     if path.kind in _BODIES or path.kind in (Kind.SESSION, Kind.RUDDERSTACK_SETTINGS):
         operation["security"] = _WRITE_KEYS
@@ -147,7 +156,7 @@ def _responses_of(path: Path) -> Schema:
 
 def _success_of(kind: Kind) -> Schema:
     match kind:
-        case Kind.EVENTS | Kind.BATCH | Kind.SINGLE:
+        case Kind.EVENTS | Kind.BATCH | Kind.SINGLE | Kind.CLOUDEVENTS:
             return _verdicts(in_session=kind is Kind.EVENTS)
         case Kind.SESSIONS:
             return json_answer("its id", ref("schemas", "NewSession"))

@@ -63,6 +63,23 @@ def _schemas_of_requests(request_events_max: int) -> Schema:
             },
             "example": {"messageId": "a1", "type": "track", "event": "Seen", "userId": "u1"},
         },
+        "CloudEvent": {
+            "type": "object",
+            "description": "an event of CloudEvents 1.0; one that lacks what each has is rejected",
+            "properties": {
+                "specversion": {"description": 'text: "1.0"'},
+                "id": {"description": "text that is not empty, or an integer"},
+                "source": {"description": "text that is not empty; source and id identify an event"},
+                "type": {"description": "text that is not empty"},
+                "time": {"description": "when it happened, as RFC 3339; never corrected"},
+                "subject": {"description": "what it is about, within its source"},
+                "datacontenttype": {"description": "the media type of data"},
+                "data": {"description": "any JSON"},
+                "data_base64": {"description": "data that are no JSON"},
+            },
+            "example": {"specversion": "1.0", "id": "a1", "source": "/shop", "type": "com.example.sold"},
+        },
+        "CloudEvents": {"anyOf": [ref("schemas", "CloudEvent"), items]},
         "EventOrArray": {"anyOf": [ref("schemas", "Event"), items]},
         "Batch": batch,
         "BatchOrEvents": {

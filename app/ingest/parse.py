@@ -8,10 +8,10 @@ as a whole can be wrong here.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import orjson
 
@@ -43,6 +43,9 @@ from app.ingest.payload import (
 )
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.json_document import read_document, work_on_numbers
+
+Parse: TypeAlias = Callable[[bytes, JSONLimits, YieldToOthers], Coroutine[Any, Any, Payload]]
+"""Returns the items of a body, inflated, by the rules of a path."""
 
 OWN_FIELDS = frozenset({"batch", "firstSequence", "messageId"})
 """The fields of an envelope that have no meaning for the items of another."""
@@ -91,6 +94,16 @@ async def parse_event(body: bytes, limits: JSONLimits, yield_to_others: YieldToO
     if type(document) is dict and "batch" not in document:
         return _one_event(document)
     return await _Unwrapping(Expected.EVENT, body, limits, yield_to_others).payload_of(document)
+
+
+async def parse_cloudevents(body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers) -> Payload:
+    """Return what the path for CloudEvents takes: one, or an array of them. Raises as parse_batch."""
+    document = await read_json(body, limits, yield_to_others)
+    if type(document) is dict and "batch" not in document:
+        return _one_event(document)
+    if _are_plain(document):
+        return _several(document, None, limits)
+    return await _Unwrapping(Expected.CLOUDEVENTS, body, limits, yield_to_others).payload_of(document)
 
 
 async def read_json(body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers) -> object:
@@ -212,7 +225,8 @@ class _Unwrapping:
 
     def _is_named(self, document: dict[str, Any]) -> bool:
         """Whether an object is an event by its name, whatever else it has."""
-        return self._expected is not Expected.BATCH and document.get("event") is not None
+        name = "specversion" if self._expected is Expected.CLOUDEVENTS else "event"
+        return self._expected is not Expected.BATCH and document.get(name) is not None
 
     def _single(self, document: object) -> Payload:
         if type(document) is dict and type(batch := document.get("batch")) is list:

@@ -39,6 +39,7 @@ class Expected(Enum):
     BATCH = "a batch"
     EVENTS = "anything"
     EVENT = "one event"
+    CLOUDEVENTS = "CloudEvents"
 
 
 def common_fields(envelopes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

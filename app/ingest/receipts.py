@@ -59,6 +59,9 @@ REASONS: dict[str, str] = {
     RejectionCode.TYPE_INVALID: (
         "type must be a string of at most 100 characters, none of them a control character"
     ),
+    RejectionCode.CLOUDEVENT_INVALID: (
+        'a CloudEvent needs specversion "1.0", and id, source and type as text that is not empty'
+    ),
     RejectionCode.SEQUENCE_INVALID: (
         "an event of a client session needs a sequence, a whole number of 64 bits from 1 on"
     ),

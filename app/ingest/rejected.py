@@ -7,7 +7,7 @@ from app.ingest.items import Fragment, Oversize
 from app.ingest.record_values import WRITE_KEY
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.identity import RETRY_FIELDS, fingerprint_of
-from dedupe.model.quarantine import OwnKey, Quarantine
+from dedupe.model.quarantine import OwnKey, Quarantine, in_dialect
 from dedupe.model.record import FLAG_ID_ASSIGNED
 from dedupe.model.types import Event
 
@@ -28,6 +28,7 @@ def quarantine_events(
     source: str,
     message_id: str,
     ignored: frozenset[str],
+    flags: int = 0,
 ) -> tuple[Event, ...]:
     """
     Return the events that quarantine an item: one, or the pieces of a long one.
@@ -39,6 +40,7 @@ def quarantine_events(
         source: whose it is.
         message_id: that of the item or the one that it was given, "" without any.
         ignored: the fields that are not content.
+        flags: those of the item's dialect.
     """
     known, value = refusal.content, refusal.value
     if isinstance(item, Fragment):
@@ -56,7 +58,7 @@ def quarantine_events(
         # Pieces are identified by their bytes, which must be those of every try.
         content = dumps_any({name: item[name] for name in item if name not in RETRY_FIELDS})
         fingerprint = fingerprint_of(content)  # if it fits into a record now
-    return quarantine.events(
+    events = quarantine.events(
         source=source,
         message_id=message_id,
         fingerprint=fingerprint,
@@ -66,3 +68,4 @@ def quarantine_events(
         is_json=not isinstance(item, Fragment | Oversize),  # these may be unparsed
         own_key=OwnKey(refusal.key_digest, refusal.fingerprint) if refusal.key_digest else None,
     )
+    return tuple(in_dialect(events, flags))

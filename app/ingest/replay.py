@@ -16,7 +16,7 @@ from app.auth.write_keys import WriteKeys
 from app.http.errors import BatchMissingError, InvalidJSONError, RequestError
 from app.ingest.deep_json import dumps_any
 from app.ingest.event_limits import STEP_BYTES
-from app.ingest.identified import Arrival, Identified
+from app.ingest.identified import Arrival, Dialect, Identified
 from app.ingest.large_json import JSONLimits
 from app.ingest.parse import parse_batch, parse_events
 from app.ingest.payload import Payload
@@ -142,6 +142,8 @@ def body_of(kept: Kept, content: bytes) -> bytes:
     if kept.reason in NEEDS_NEW_ID:
         fields = read_stored(content)
         assert isinstance(fields, dict)
+        if kept.is_cloudevent:
+            fields["id"] = key_of(kept)
         fields.pop("messageId", None)
         content = dumps_any(fields)
     return b"[" + content + b"]"
@@ -214,7 +216,11 @@ def replay_by(ingest: Ingest) -> Replay:
         received_ms = ingest.clock.now_ms()
         fingerprints = [] if is_body(kept) else kept.fingerprints
         arrival = Arrival(
-            source, received_ms, idempotency_key=key_of(kept).encode(), fingerprints=fingerprints
+            source,
+            received_ms,
+            idempotency_key=key_of(kept).encode(),
+            fingerprints=fingerprints,
+            dialect=Dialect.CLOUDEVENTS if kept.is_cloudevent else Dialect.EVENTS,
         )
         identified = Identified()
         items = ingest.identifier.identify(payload, arrival, lossy=identified.lossy)

@@ -41,6 +41,9 @@ IDENTITY_FIELDS = frozenset(
 )
 """With a mended value they could be equal to those of another event."""
 
+CLOUDEVENT_IDENTITY_FIELDS = frozenset({"id", "source"})
+"""The same of a CloudEvent."""
+
 DROPPED_FIELDS = frozenset({"batch", "firstSequence"})
 """Of an envelope: without the events that are lost, the first sequence does not tell those of the others."""
 
@@ -254,6 +257,7 @@ def _is_itself(mended: object, marked: object) -> bool:
     """Whether nothing was mended that identifies an event, nor the name of a field."""
     if not isinstance(mended, Mapping) or not isinstance(marked, Mapping):
         return False
+    names = IDENTITY_FIELDS | CLOUDEVENT_IDENTITY_FIELDS if "specversion" in mended else IDENTITY_FIELDS
     return mended.keys() == marked.keys() and all(
-        mended[name] == marked[name] for name in IDENTITY_FIELDS.intersection(mended)
+        mended[name] == marked[name] for name in names.intersection(mended)
     )

@@ -1,4 +1,4 @@
-"""Background tasks: the announcement, renewal of notes, reports of outages, deletion of expired events."""
+"""Background tasks: the announcement, reports of outages, deletion of expired events."""
 
 import asyncio
 import sys
@@ -9,13 +9,11 @@ import structlog
 from app.settings.model import Settings
 from app.settings.version import VERSION
 from dedupe.model.clock import Clock
-from dedupe.model.errors import GatewayError, RetriableError
+from dedupe.model.errors import RetriableError
 from dedupe.partition.lane import Lane
 from dedupe.router import Router
 
 READY_POLL_S = 0.05
-NOTES_RENEWAL_S = 12 * 3600.0
-"""Kafka deletes notes after `offsets.retention.minutes`, a week by default."""
 OUTAGE_POLL_S = 1.0
 TRIM_INTERVAL_S = 10.0
 """The interval of deletion from the embedded log."""
@@ -63,16 +61,6 @@ async def tell_outages(router: Router) -> None:
         elif outage is None and logged is not None:
             logger.info("events are accepted again")
         logged = outage
-
-
-async def keep_notes(renew: Callable[[], Awaitable[None]]) -> None:
-    """Renew the notes of the log before Kafka deletes them."""
-    while True:
-        await asyncio.sleep(NOTES_RENEWAL_S)
-        try:
-            await renew()
-        except GatewayError as err:
-            logger.warning("notes of the log not renewed, trying again later", error=str(err))
 
 
 async def trim_log(router: Router, settings: Settings, clock: Clock, trim: Trim) -> None:

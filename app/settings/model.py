@@ -18,6 +18,7 @@ from app.settings.limits import LimitSettings
 from app.settings.log import LogSettings
 from app.settings.networks import Names, Networks, is_loopback
 from app.settings.section import Section
+from app.settings.snapshots import SnapshotSettings
 from app.settings.units import DAY, MIB, Bytes, Seconds
 from dedupe.model.identity import SECRET_BYTES_MAX, SECRET_BYTES_MIN
 
@@ -167,6 +168,7 @@ class Settings(Section, alias_generator=None):
     gateway: GatewaySettings
     log: LogSettings
     index: IndexSettings
+    snapshots: SnapshotSettings
     limits: LimitSettings
     admin: AdminSettings
     group: GroupSettings

@@ -274,8 +274,6 @@ class LaneManager:
             await self._follow(number, lane)
         elif role is Role.NONE:
             lane.forget()
-            if self.generation >= 0 and not lane.is_proved and not self._is_stopping:
-                await lane.prove()  # the gate waits for all lanes
             await self._wake[number].wait()
 
     async def _wait_until_released(self, number: int) -> bool:

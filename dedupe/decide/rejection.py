@@ -17,6 +17,7 @@ class RejectionCode(StrEnum):
     BATCH_FIELDS_TOO_LARGE = "batch_fields_too_large"
     MESSAGE_ID_INVALID = "message_id_invalid"
     TYPE_INVALID = "type_invalid"
+    CLOUDEVENT_INVALID = "cloudevent_invalid"
     SEQUENCE_INVALID = "sequence_invalid"
     UNREADABLE = "unreadable"
     WRITE_KEY_INVALID = "write_key_invalid"

@@ -21,7 +21,7 @@ the whole and its number: a retry after a crash adds the pieces that are missing
 
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ import orjson
 from dedupe.model.errors import NotAppendedError
 from dedupe.model.identity import Identity, fingerprint_of
 from dedupe.model.json_document import dumps_to_keep
-from dedupe.model.record import FLAG_PIECE
+from dedupe.model.record import FLAG_CLOUDEVENT, FLAG_PIECE
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, EventKey, Fingerprint, Offset, Topic
 
@@ -136,16 +136,18 @@ class Quarantine:
             original: of a conflict the offset of the stored event, in the event's partition.
         """
         if original is None or original < 0 or len(event.value) > self.whole_bytes_max:
-            return self.events(
+            events = self.events(
                 source=event.source,
                 message_id=event.message_id,
                 fingerprint=event.fingerprint,
                 content=event.value,
                 reason=reason,
             )
+            return tuple(in_dialect(events, event.flags))
         facts = {"original": (event.partition, original)}
         value = _with_event(event.value, str(reason), hashlib.sha256(event.value).hexdigest(), facts)
-        return (self._event(event.source, event.message_id, event.fingerprint, value, str(reason)),)
+        flags = event.flags & FLAG_CLOUDEVENT
+        return (self._event(event.source, event.message_id, event.fingerprint, value, str(reason), flags),)
 
     def in_smaller_pieces(self, events: Sequence[Event], refused: Collection[EventKey]) -> list[Event]:
         """
@@ -180,7 +182,8 @@ class Quarantine:
             event, content = parts[0]
             head = {"json": True, "position": None, **content.head}
             whole_content = b"".join(part.content for _, part in parts)
-            pieces += self._pieces_of(event.source, event.message_id, head, whole_content, piece_bytes)
+            of_whole = self._pieces_of(event.source, event.message_id, head, whole_content, piece_bytes)
+            pieces += in_dialect(of_whole, event.flags)
         return pieces
 
     def _pieces_of(
@@ -226,6 +229,13 @@ class Quarantine:
             flags=flags,
             reason=reason,
         )
+
+
+def in_dialect(events: Iterable[Event], flags: int) -> Iterable[Event]:
+    """Return quarantine events with the dialect of the event that they keep, which has these flags."""
+    if not flags & FLAG_CLOUDEVENT:
+        return events
+    return [event._replace(flags=event.flags | FLAG_CLOUDEVENT) for event in events]
 
 
 def piece_fingerprint(digest: bytes, number: int, count: int) -> Fingerprint:

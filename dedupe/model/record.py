@@ -8,11 +8,13 @@ Record format v1: the contract with every reader of the clean topic. Pure and fr
                 gw      (packed big-endian, below)
                 gs      (with flag 1: what was stored of the session before, below)
                 reason  (text, quarantine only)
+                dialect (text, with flag 64: "cloudevents")
 
     gw bytes    field
     0           version = 1
     1           flags: 1 client session, 2 id assigned by the gateway, 4 not idempotent,
-                8 a further piece of a quarantined event, 16 checksum, 32 evicted sessions
+                8 a further piece of a quarantined event, 16 checksum, 32 evicted sessions,
+                64 the event is a CloudEvent
     2-17        event key
     18-25       fingerprint
     26-33       lane_seq: 0, 1, 2, ... per partition, without gaps
@@ -26,6 +28,9 @@ Record format v1: the contract with every reader of the clean topic. Pure and fr
     0-7         the session's watermark u64: every sequence up to it was stored, or acknowledged
     8-          which of the 512 sequences above it were stored: an integer without leading zeros,
                 whose bit i is watermark + 1 + i
+
+The value of a CloudEvent is the event in CloudEvents' JSON format, without messageId, sentAt and receivedAt;
+its Kafka key is dedupe.model.cloudevent.cloudevent_id of its source and id.
 
 Index, receipts and sessions can be rebuilt from the records alone. Earlier gateways ignore the checksum and
 evicted sessions, and their records have none.
@@ -49,6 +54,7 @@ FLAG_NOT_IDEMPOTENT = 4
 FLAG_PIECE = 8
 FLAG_CHECKSUM = 16
 FLAG_EVICTED = 32
+FLAG_CLOUDEVENT = 64
 
 EVICTED_MAX = 2
 """As many rows as a record may add: that of its session, and that of its client."""
@@ -57,6 +63,9 @@ HEADER_SOURCE = "source"
 HEADER_GATEWAY = "gw"
 HEADER_PROGRESS = "gs"
 HEADER_REASON = "reason"
+HEADER_DIALECT = "dialect"
+CLOUDEVENT_HEADERS = ((HEADER_DIALECT, b"cloudevents"),)
+"""The headers that flag 64 adds, for readers that do not decode `gw`."""
 HEADER_FENCE_TEST = "gateway-fence-test"  # of a record that is no event; readers skip it
 
 _BASE = struct.Struct(">BB16s8sQ")
@@ -111,6 +120,8 @@ def build_record(
         headers.append((HEADER_PROGRESS, _packed(before)))
     if reason is not None:
         headers.append((HEADER_REASON, reason.encode()))
+    if flags & FLAG_CLOUDEVENT:
+        headers += CLOUDEVENT_HEADERS
     return NewRecord(timestamp_ms, id_bytes, value, headers)
 
 

@@ -82,8 +82,9 @@ def size_of(events: Sequence[Event]) -> int:
 
 
 # Headers and varints of one record: gw and gs with a session are at most 231 bytes; header names, lengths and
-# deltas of offset and timestamp are under 60, a quarantine reason under 40. With too small a value, a batch
-# would not fit into the builder, and the lane would fail.
+# deltas of offset and timestamp are under 60, a quarantine reason under 40; a CloudEvent has no session,
+# and 20 bytes for its dialect. With too small a value, a batch would not fit into the builder, and the lane
+# would fail.
 RECORD_OVERHEAD_BYTES = 332
 
 

@@ -11,7 +11,6 @@ from dedupe.decide.window import WindowPolicy
 from dedupe.model.clock import Clock
 from dedupe.model.errors import NotAppendedError, OutcomeUnknownError
 from dedupe.model.identity import Identity
-from dedupe.partition.gate import IdentityGate
 from dedupe.partition.queue import QueueLimits
 from dedupe.storage.index import IndexStore
 from dedupe.storage.log import Crashpoint
@@ -40,7 +39,6 @@ class LaneTimes:
     maintenance_again_s: float = 5.0  # after a request without an answer
     follow_s: float = 5.0  # a follower without a replicated commit for this long reads the log
     fencings_max: int = 1  # more in a row mean another gateway; 0 in a group, which assigns partitions
-    gate_s: float = 60.0  # lanes that have checked their log wait this long for those that cannot read theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,6 @@ class LaneContext:
     store: IndexStore
     window_policy: WindowPolicy
     session_policy: SessionPolicy
-    gate: IdentityGate
     restore_slots: asyncio.Semaphore
     open_turn: asyncio.Lock  # opening an index blocks the event loop, so lanes open theirs one by one
     session_notes: SessionNotes

@@ -31,16 +31,13 @@ REPLICATED_EVENTS_MAX = 20_000
 class Follower:
     """Follows one lane's log; nothing here fences, writes to the log or decides."""
 
-    def __init__(
-        self, partition_log: PartitionLog, context: LaneContext, recovery: IndexRecovery, *, number: int
-    ) -> None:
-        """Use the recovery of the lane with this number, which continues with the same index."""
+    def __init__(self, partition_log: PartitionLog, context: LaneContext, recovery: IndexRecovery) -> None:
+        """Use the recovery of the lane, which continues with the same index."""
         self.is_caught_up = False
         """Whether the index has been at the end of the log, and has missed no commit after it."""
         self._log = partition_log
         self._context = context
         self._recovery = recovery
-        self._number = number
         self._replicated: deque[Committed] = deque()
         self._replicated_events = 0
         self._ahead_since: float | None = None  # when the index began to be ahead of the visible log
@@ -89,8 +86,7 @@ class Follower:
     async def _follow(self) -> None:
         """Read the log to its end, then apply replicated commits; return when it must be read again."""
         async with self._context.follow_slots:
-            proved = await self._recovery.check()
-            await self._context.gate.pass_lane(self._number, proved=proved)
+            await self._recovery.check()
             _, end = await self._log.bounds()
             self._check_visible(end)
             index = await self._recovery.replay(end, lambda _entries: None)

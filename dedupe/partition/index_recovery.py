@@ -18,11 +18,16 @@ from dedupe.partition.context import LaneContext
 from dedupe.partition.metrics import LaneMetrics
 from dedupe.partition.partition_index import PartitionIndex, window_of
 from dedupe.partition.record_reader import RecordReader
-from dedupe.storage.index import DedupeIndex, IndexIdentity, Opening
+from dedupe.storage.index import DedupeIndex, IndexIdentity, IndexState, Opening
 from dedupe.storage.log import PartitionLog
+from dedupe.storage.snapshots.manifest import Manifest, SnapshotError
+from dedupe.storage.snapshots.store import SnapshotStore
 
 PROGRESS_S = 5.0
 """The interval of a replay's log messages."""
+
+SNAPSHOT_TRIES = 2
+"""Then the index is rebuilt from the log, which takes no longer than more tries might."""
 
 CLOCK_JUMP_MS = 3_600_000
 """If the log's newest record is this far in the future, its writer's clock was wrong, or this one is."""
@@ -61,7 +66,7 @@ class IndexRecovery:
         self._context = context
         self._metrics = metrics
         self._reader = RecordReader(partition, partition_log, context, metrics)
-        self._identity = IndexIdentity(
+        self.identity = IndexIdentity(
             log_id=context.log_id,
             topic=context.topic,
             partition=partition,
@@ -84,33 +89,24 @@ class IndexRecovery:
 
     @property
     def opening(self) -> Opening | None:
-        """The progress with an index that was not closed; None while there is none."""
-        return self._context.store.opening(self._identity)
+        """The progress with an index that was not closed, or with a snapshot; None while there is none."""
+        snapshots = self._context.store.snapshots
+        restoring = None if snapshots is None else snapshots.opening(self.identity)
+        return restoring or self._context.store.opening(self.identity)
 
-    async def check(self) -> int:
+    async def check(self) -> None:
         """
-        Check the log's first records, before a fence stops its writer, and open the index.
-
-        The records come first: an index of another secret would look unusable. A pinned log is not checked.
-
-        Returns:
-            The number of checked records.
+        Open the index, before a fence stops the log's writer.
 
         Raises:
-            IdentityMismatchError: final, see RecordCheck.
-            LogCorruptError: final until an operator acts.
             IndexCorruptError: the index is unusable and cannot be deleted.
             RetriableError: the log or the index cannot be read now.
         """
-        log_start, end = await self._log.bounds()
+        log_start, _ = await self._log.bounds()
         if self.opened is not None:
             self.opened.log_start = log_start
-            return 0
-        proved = 0
-        if not self._context.gate.is_open:
-            proved = await self._reader.prove(log_start, end)
-        await self._open(log_start)
-        return proved
+        else:
+            await self._open(log_start)
 
     async def replay(
         self, end: Offset, on_entries: Callable[[Sequence[tuple[EventKey, Entry]]], None]
@@ -154,7 +150,7 @@ class IndexRecovery:
         self.close()
         self._metrics.rebuilds += 1
         self._is_discarded = True
-        self._context.store.discard(self._identity)
+        self._context.store.discard(self.identity)
 
     def drop_after(self, err: BaseException) -> None:
         """Delete the index after an error by which it is damaged, and close it after one of its machine."""
@@ -175,15 +171,15 @@ class IndexRecovery:
     async def _open(self, log_start: Offset) -> PartitionIndex:
         """Open the index, or an empty one instead of an unusable one; one lane a turn of the event loop."""
         store = self._context.store
-        await store.prepare(self._identity)
+        await store.prepare(self.identity)
         async with self._context.open_turn:
             try:
-                index = store.open(self._identity)
+                index = store.open(self.identity)
             except IndexCorruptError as err:
                 self._logger.error("index is unusable, rebuilding it from the log", reason=str(err))
                 self.discard()
-                await store.prepare(self._identity)
-                index = store.open(self._identity)
+                await store.prepare(self.identity)
+                index = store.open(self.identity)
             opened = self.opened = PartitionIndex(
                 index,
                 self._context.window_policy,
@@ -210,10 +206,79 @@ class IndexRecovery:
         if is_empty and has_records and not self._is_discarded:
             self._metrics.begun_empty += 1
         self._is_discarded = False
+        if await self._restore(index.log_start, end):
+            assert self.opened is not None
+            return self.opened
+        index = self.opened or await self._open(index.log_start)
         if index.log_start == 0 and not has_records:  # not `end == 0`: Kafka's markers occupy offsets
             await self._context.session_notes.begin_log(self.partition)
         index.begin_at(*await self._reader.rebuild_start(index.log_start, end))
         return index
+
+    async def _restore(self, log_start: Offset, end: Offset) -> bool:
+        """Whether the index, which is empty, begins with a snapshot; if not, it may be closed."""
+        snapshots = self._context.store.snapshots
+        if snapshots is None or end - log_start < snapshots.records_min:
+            return False
+        tries = 0
+        try:
+            async with aclosing(snapshots.candidates(self.identity)) as candidates:
+                async for manifest in candidates:
+                    if await self._is_of_log(manifest.state, log_start, end):
+                        tries += 1
+                        if await self._begins_with(snapshots, manifest, log_start, end):
+                            return True
+                    if tries == SNAPSHOT_TRIES:
+                        break
+        except SnapshotError as err:
+            self._note_failed_snapshot(err)
+        return False
+
+    async def _is_of_log(self, state: IndexState, log_start: Offset, end: Offset) -> bool:
+        """Whether a snapshot follows this log, by its last record; before anything is fetched."""
+        last = await self._reader.first(max(state.last_offset, log_start), end)
+        reason = reason_to_rebuild(state, last, log_start=log_start, end=end)
+        if reason is not None:
+            self._logger.warning("a snapshot is not of this log", reason=reason)
+        return reason is None and state.last_offset >= log_start
+
+    async def _begins_with(
+        self, snapshots: SnapshotStore, manifest: Manifest, log_start: Offset, end: Offset
+    ) -> bool:
+        """Whether the index of a snapshot is restored and proved; else it is deleted."""
+        began = self._context.clock.monotonic()
+        self.close()
+        self._context.store.discard(self.identity)
+        lost_ms = self._lost_ms
+        try:
+            await snapshots.restore(manifest)
+            index = await self._open(log_start)
+            if index.index.state != manifest.state:
+                raise SnapshotError("damaged", "its state is not what its manifest says")
+            if (reason := await self._reason_to_rebuild(index, end)) is not None:
+                raise SnapshotError("disproved", reason)
+        except (SnapshotError, IndexCorruptError) as err:
+            self._note_failed_snapshot(err)
+            self.close()
+            self._context.store.discard(self.identity)
+            self._lost_ms = lost_ms
+            return False
+        self._metrics.restored_snapshots += 1
+        self._metrics.snapshot = manifest
+        self._logger.info(
+            "index restored from a snapshot",
+            snapshot=manifest.name,
+            size_bytes=manifest.size_bytes,
+            seconds=round(self._context.clock.monotonic() - began, 1),
+            offsets_to_go=end - manifest.state.applied_offset,
+        )
+        return True
+
+    def _note_failed_snapshot(self, err: SnapshotError | IndexCorruptError) -> None:
+        reason = err.reason if isinstance(err, SnapshotError) else "damaged"
+        failed = self._metrics.snapshots_failed
+        failed[reason] = failed.get(reason, 0) + 1
+        self._logger.error("the index is not restored from a snapshot", reason=reason, error=str(err))
 
     async def _reason_to_rebuild(self, opened: PartitionIndex, end: Offset) -> str | None:
         """
@@ -233,7 +298,7 @@ class IndexRecovery:
             self._lost_ms = state.newest_timestamp_ms
             return reason
         if not await self._is_proved(index, log_start):
-            return "a part of its write-ahead log is lost"
+            return "it lacks records that the log has"
         oldest_ms = state.newest_timestamp_ms - self._context.session_policy.remembered_ms
         if index.session_counts.since_ms > oldest_ms:
             return "it lacks sessions of the lease"

@@ -52,10 +52,8 @@ Result = TypeVar("Result")
 class Lane:
     """The only writer of a partition: create it, `run` it as a task, `submit` to it, `drain` it."""
 
-    def __init__(
-        self, partition: int, partition_log: PartitionLog, context: LaneContext, *, number: int
-    ) -> None:
-        """Own nothing yet. `number` is the lane's number among all lanes of the identity gate."""
+    def __init__(self, partition: int, partition_log: PartitionLog, context: LaneContext) -> None:
+        """Own nothing yet."""
         self.partition = partition
         self.topic = context.topic
         self.state = LaneState.UNASSIGNED
@@ -67,10 +65,9 @@ class Lane:
         self.has_served = False
         self.is_running = False
         self.health = LaneHealth(context.clock, context.times, context.rng)
-        self.follower = Follower(partition_log, context, self.recovery, number=number)
+        self.follower = Follower(partition_log, context, self.recovery)
         self._log = partition_log
         self._context = context
-        self._number = number
         self._wake = asyncio.Event()
         self._is_draining = False
         self._maintenance = Maintenance(partition, partition_log, context, self.metrics, self._wake.set)
@@ -152,19 +149,6 @@ class Lane:
     def appending_since(self) -> float | None:
         """Since when an append of this lane waits for the log, by the monotonic clock; None if none does."""
         return self._committer.appending_since
-
-    @property
-    def is_proved(self) -> bool:
-        """Whether the log is checked to be of this secret and partition count."""
-        return self._context.gate.is_open
-
-    async def prove(self) -> None:
-        """Check the log of a lane that this process does not run, for the gate."""
-        try:
-            proved = await self.recovery.check()
-            await self._context.gate.pass_lane(self._number, proved=proved)
-        finally:
-            self.recovery.close()
 
     @property
     def should_run(self) -> bool:
@@ -320,15 +304,13 @@ class Lane:
         """Fence, check or rebuild the index, replay to the end, and only then serve."""
         self._transition_to(LaneState.FENCING)
         async with self._context.restore_slots:
-            proved = await self.recovery.check()
-        await self._context.gate.pass_lane(self._number, proved=proved)
+            await self.recovery.check()
         end = self.restore_end_offset = await self._log.fence()
         self._committer.begin()
         self._transition_to(LaneState.RESTORING)
         async with self._context.restore_slots:
             index = await self.recovery.replay(end, self.counts.resolve_doubt)
         self.counts.begin(end, index.index.state.next_lane_seq)
-        await self._context.gate.wait(self._context.times.gate_s)
         self.has_served = True
         self.health.note_active()
         self._transition_to(LaneState.ACTIVE)

@@ -16,6 +16,7 @@ from dedupe.decide.window import Window
 from dedupe.metrics import Tally
 from dedupe.model.types import Entry, EventKey, Offset
 from dedupe.partition.queue import Batch, QueuedSubmission
+from dedupe.storage.snapshots.manifest import Manifest
 
 LATENCY_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 BATCH_EVENTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
@@ -90,6 +91,11 @@ class LaneMetrics:
     skipped_records: int = 0  # by recovery, as an operator decided
     restore_lag: int = 0  # offsets still to replay
     proofs: Proofs = field(default_factory=Proofs)
+    restored_snapshots: int = 0  # indexes that began with a snapshot
+    snapshots_made: int = 0
+    snapshots_failed: dict[str, int] = field(default_factory=dict)  # by reason, of making and restoring
+    snapshot_bytes: int = 0  # sent
+    snapshot: Manifest | None = None  # the newest that this process has made, or begun with
 
 
 class LaneCounts:

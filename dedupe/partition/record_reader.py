@@ -20,9 +20,6 @@ from dedupe.storage.notes import Skips
 TAIL_OFFSETS = 4
 """Offsets of the first read for the newest record; markers and aborted records may occupy some."""
 
-PROBE_RECORDS = 128
-"""Records of each partition that are checked, from the log start on."""
-
 SEARCH_PROBES_MAX = 24
 """The limit of reads to find a lane sequence, a few ms each; an earlier place only costs time."""
 
@@ -50,21 +47,12 @@ class RecordReader:
         Raises:
             RetriableError: the log cannot be read now.
             LogCorruptError: no gateway of this log wrote a record. Final until an operator acts.
-            IdentityMismatchError: a record is of another secret or partition count. Final.
         """
         async with aclosing(self._log.read(start, end, records_max=records_max)) as batches:
             async for records in batches:
                 checked = await self._checked(records)
                 if checked:
                     yield checked
-
-    async def prove(self, start: Offset, end: Offset) -> int:
-        """Check the first records of [start, end), at most PROBE_RECORDS; return their number."""
-        proved = 0
-        async with aclosing(self.read(start, end, records_max=PROBE_RECORDS)) as batches:
-            async for records in batches:
-                proved += len(records)
-        return proved
 
     async def first(self, start: Offset, end: Offset) -> CheckedRecord | None:
         """Return the first record of [start, end), or None."""
@@ -170,8 +158,6 @@ class RecordReader:
             self._metrics.skipped_records += 1
             self._logger.warning("record skipped, as an operator decided", offset=offset, reason=str(err))
             return
-        if isinstance(err, IdentityMismatchError) and not self._context.gate.is_open:
-            raise err
         raise LogCorruptError(
             f"offset {offset} of partition {self._partition} of {self._context.topic} has a record of "
             f"another program ({err}). Read it; if it may be skipped: gateway partitions skip "

@@ -8,11 +8,14 @@ Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dedupe.decide.sessions import SessionRows, SessionUpdate
 from dedupe.decide.window import Step
 from dedupe.model.types import Entry, EventKey, Offset
+
+if TYPE_CHECKING:
+    from dedupe.storage.snapshots.store import SnapshotStore
 
 
 class IndexIdentity(NamedTuple):
@@ -139,6 +142,13 @@ class DedupeIndex(SessionRows, Protocol):
     def reset(self, start: Offset) -> None:
         """Delete all entries, and begin at log offset `start`. Raises IndexCorruptError."""
 
+    def warm(self) -> bool:
+        """
+        Work for some milliseconds on what makes look-ups of absent keys fast; False if that is done.
+
+        Raises IndexCorruptError.
+        """
+
     def covers(self, offset: Offset) -> bool:
         """Whether the index began at or below `offset`, and has dropped no entry from `offset` on."""
 
@@ -148,6 +158,9 @@ class DedupeIndex(SessionRows, Protocol):
 
 class IndexStore(Protocol):
     """Opens the indexes of one process."""
+
+    snapshots: "SnapshotStore | None"
+    """Where a lost index comes from; None: from the log alone."""
 
     async def prepare(self, identity: IndexIdentity) -> None:
         """

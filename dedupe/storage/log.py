@@ -16,7 +16,6 @@ Crashpoint: TypeAlias = Callable[[str], None]
 """Called with the name of a step of a commit; tests end the process there."""
 
 NOTE_BYTES_MAX = 4000
-"""Below Kafka's limit of 4,096 (`offset.metadata.max.bytes`)."""
 
 
 def no_crashpoint(_name: str) -> None:
@@ -137,6 +136,25 @@ class PartitionLog(Protocol):
         """Release all resources. Never raises, bounded in time."""
 
 
+class DecidingLog(PartitionLog, Protocol):
+    """A partition whose owner decides beside it: one fence is that of both."""
+
+    @property
+    def decisions(self) -> Sequence[LogRecord]:
+        """The decisions of all earlier owners, of which none is to come, as the last fence found them."""
+
+    async def decide(self, record: NewRecord) -> None:
+        """
+        Append a decision durably; it is there when this returns, and appends go on.
+
+        Raises:
+            NotAppendedError: it is not and will not be there.
+            OutcomeUnknownError: the next fence shows whether it is there.
+            FencedError: another owner has fenced both; it is not and will not be there.
+            In each case the owner must fence before it appends or decides.
+        """
+
+
 class LogStore(Protocol):
     """One log: a Kafka cluster, or a file."""
 
@@ -150,27 +168,31 @@ class LogStore(Protocol):
     def partition_log(self, topic: str, partition: int) -> PartitionLog:
         """Return one partition, without a request. Only `append` needs a fence."""
 
+    def deciding_log(self, topic: str, partition: int) -> DecidingLog:
+        """Return one partition with what its owners decide, without a request; the embedded log has none."""
+
     async def notes(self, name: str, topic: str) -> dict[int, str]:
         """
         Return the notes of this name by partition.
 
         Raises:
             RetriableError: the log cannot be reached.
-            ConfigurationError: the log does not allow this process to read notes.
+            ConfigurationError: the log does not allow this process to read notes, or has lost some.
+            IdentityMismatchError: a note is of another secret or another log, or of a newer gateway.
         """
 
-    async def note(self, name: str, topic: str, partition: int, text: str) -> None:
+    async def note(self, name: str, topic: str, partition: int, text: str, *, once: bool = False) -> None:
         """
         Write a note of a partition durably, or replace the one of the same name.
 
-        Every process that opens the log can read it. It is deleted with the topic. Kafka deletes it a week
-        after its last write, so a running gateway renews it.
+        Every process that opens the log can read it.
 
         Args:
             name: the kind of note, lower-case letters.
             topic: an existing topic.
             partition: the partition that the note is about.
             text: at most NOTE_BYTES_MAX bytes as UTF-8.
+            once: keep the note of the same name, if there is one.
 
         Raises:
             RetriableError: the outcome is unknown; call again.

@@ -1,10 +1,10 @@
 """
 The notes in the log, which every process that opens it can read. Pure.
 
-`pin`: the rules of a topic, which must not change. `skips`: the records that an operator allows recovery to
-skip. `fingerprints`: the rules by which contents are compared, and the end of each, so that a retry is
-compared like its original. `begun-empty` and `sessions`: whether a partition may have records of client
-sessions; they are only added, never removed, since two gateways may write at once.
+`pin`: the rules of a topic, which must not change; the first one counts. `skips`: the records that an
+operator allows recovery to skip. `fingerprints`: the rules by which contents are compared, and the end of
+each, so that a retry is compared like its original. `begun-empty` and `sessions`: whether a partition may
+have records of client sessions; they are only added, never removed, since two gateways may write at once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,6 +16,9 @@ from dedupe.model.errors import ConfigurationError, IdentityMismatchError
 from dedupe.model.record import VERSION
 from dedupe.model.types import Offset, Topic
 from dedupe.storage.log import NOTE_BYTES_MAX
+
+PIN_FORMAT = 2
+"""The record version that a gateway of before the routing topic is told, and therefore refuses."""
 
 PIN = "pin"
 """A note of partition 0 of each topic."""
@@ -38,7 +41,7 @@ class Pin(NamedTuple):
 
     partitions: int
     key_check: str  # hex of dedupe.model.identity.Identity.check_value
-    record_version: int = VERSION
+    record_version: int = VERSION  # PIN_FORMAT on Kafka, in what older gateways read
 
     def encoded(self) -> str:
         """Encode the note."""

@@ -1,11 +1,14 @@
 """
-Pinning: the rules of a log are written into a note, and compared at every start.
+Pinning: the rules of a log are written into a note before its first record, and compared at every start.
 
-In a log without a pin, the lanes check the rules against their records (IdentityGate), and pin them then.
+A log that has records and no pin is not served: who served it without is asked (`gateway reshard adopt`).
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import aclosing
 
+from dedupe.decide.recovery import RecordCheck
+from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.identity import Identity
 from dedupe.model.types import Topic
 from dedupe.storage.log import LogStore
@@ -22,13 +25,17 @@ from dedupe.storage.notes import (
     encode_rules,
 )
 
+PROOF_RECORDS = 128
+"""Records of each partition that prove a secret and a partition count, from the log start on. One of another
+count passes with a probability of at most 1/2."""
+
 
 async def check_pins(store: LogStore, topics: Sequence[Topic], identity: Identity) -> bool:
     """
     Compare this process's rules with the pin of each topic.
 
     Returns:
-        Whether all topics are pinned; otherwise records must be checked.
+        Whether all topics are pinned.
 
     Raises:
         IdentityMismatchError: final.
@@ -44,23 +51,79 @@ async def check_pins(store: LogStore, topics: Sequence[Topic], identity: Identit
     return is_pinned
 
 
-async def pin(store: LogStore, topics: Sequence[Topic], identity: Identity) -> None:
+async def begin_log(store: LogStore, topics: Sequence[Topic], identity: Identity) -> None:
     """
-    Write this process's rules as the pin of each topic without one.
+    Pin a log that never had a record; compare the pins of one that has them.
 
-    The pins are compared before and after, so that two processes with different rules that begin a log at the
-    same time do not both serve it.
+    Of two processes with different rules that begin a log at the same time, the first pin counts, and the
+    other process is refused.
 
     Raises:
+        ConfigurationError: there are records and no pin. Final.
         IdentityMismatchError: another process has written other rules. Final.
-        RetriableError, ConfigurationError: see LogStore.note.
+        RetriableError: see LogStore.notes; call again.
     """
     if await check_pins(store, topics, identity):
         return
+    used = [topic.name for topic in topics if await _has_had_records(store, topic)]
+    if not used:
+        await pin(store, topics, identity)
+    elif not await check_pins(store, topics, identity):  # another process may have begun it meanwhile
+        raise ConfigurationError(
+            f"topic {used[0]} has records, and it is written nowhere under which secret and partition count: "
+            "they are of an older gateway, or the notes of the log are lost. `gateway reshard adopt` proves "
+            "these settings by the records and goes on with them"
+        )
+
+
+async def pin(store: LogStore, topics: Sequence[Topic], identity: Identity) -> None:
+    """Write this process's rules as the pin of each topic without one. Raises as begin_log does."""
     for topic in topics:
         noted = Pin(topic.partitions, identity.check_value.hex())
-        await store.note(PIN, topic.name, 0, noted.encoded())
-    await check_pins(store, topics, identity)
+        await store.note(PIN, topic.name, 0, noted.encoded(), once=True)
+    if not await check_pins(store, topics, identity):
+        raise RetriableError("the rules of the log were written, and are not visible yet")
+
+
+async def prove(store: LogStore, topic: Topic, identity: Identity) -> int:
+    """
+    Check the first PROOF_RECORDS records of each partition against this process's rules.
+
+    Returns:
+        How many were checked.
+
+    Raises:
+        IdentityMismatchError: a record is of another secret or partition count.
+        LogCorruptError: no gateway wrote a record, and no operator allows to skip it.
+        RetriableError: the log cannot be read now.
+    """
+    proved = 0
+    for partition in range(topic.partitions):
+        log, check = (
+            store.partition_log(topic.name, partition),
+            RecordCheck(identity, partition, topic.partitions),
+        )
+        skips = await load_skips(store, topic.name, partition)
+        async with aclosing(log.read(*await log.bounds(), records_max=PROOF_RECORDS)) as batches:
+            async for records in batches:
+                for record in records:
+                    if record.offset not in skips:
+                        check.checked(record)
+                        proved += 1
+    return proved
+
+
+async def _has_had_records(store: LogStore, topic: Topic) -> bool:
+    """Whether a partition has a record, or has deleted some; markers do not count."""
+    for partition in range(topic.partitions):
+        log = store.partition_log(topic.name, partition)
+        start, end = await log.bounds()
+        if start > 0:
+            return True
+        async with aclosing(log.read(start, end, records_max=1)) as batches:
+            async for _ in batches:
+                return True
+    return False
 
 
 async def load_skips(store: LogStore, topic: str, partition: int) -> Skips:
@@ -114,17 +177,3 @@ async def adopt_fingerprint_rule(
     if rules != noted:
         await store.note(FINGERPRINTS, topic, 0, encode_rules(rules))
     return [frozenset(rule.ignored) for rule in rules[:-1]]
-
-
-async def renew_notes(store: LogStore, topics: Sequence[Topic]) -> None:
-    """
-    Write every note again, before the log deletes it. Raises as LogStore.notes and note do.
-
-    BEGUN_EMPTY of a partition with sessions is not renewed: it must expire before SESSIONS does.
-    """
-    for topic in topics:
-        with_sessions = await store.notes(SESSIONS, topic.name)
-        for name in (PIN, SKIPS, FINGERPRINTS, SESSIONS, BEGUN_EMPTY):
-            for partition, text in (await store.notes(name, topic.name)).items():
-                if name != BEGUN_EMPTY or partition not in with_sessions:
-                    await store.note(name, topic.name, partition, text)

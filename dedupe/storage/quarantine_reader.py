@@ -16,7 +16,7 @@ import structlog
 
 from dedupe.model.errors import LogCorruptError
 from dedupe.model.quarantine import content_of
-from dedupe.model.record import HEADER_REASON, parse_identity
+from dedupe.model.record import FLAG_CLOUDEVENT, HEADER_REASON, parse_identity
 from dedupe.model.types import EventKey, Fingerprint, LogRecord, Offset
 from dedupe.storage.log import LogStore, PartitionLog
 
@@ -68,6 +68,8 @@ class Kept(NamedTuple):
     content: bytes
     """The event's bytes or a piece of them; of records of earlier versions perhaps a JSON string of the first
     ones, see `is_truncated`."""
+    is_cloudevent: bool = False
+    """Whether the event came as a CloudEvent, and is one or was to be one."""
 
     @property
     def is_truncated(self) -> bool:
@@ -328,4 +330,5 @@ def parse_kept(record: LogRecord, partition: int) -> Kept | None:
         key=identity.key,
         head=head,
         content=content,
+        is_cloudevent=bool(identity.flags & FLAG_CLOUDEVENT),
     )

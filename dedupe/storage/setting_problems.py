@@ -45,9 +45,10 @@ NOTHING_FOUND = Inspection([], {})
 
 def tell(problem: Problem) -> None:
     """Log a problem of a gateway that serves in spite of it."""
+    of_topic = {"topic": problem.topic} if problem.topic else {}  # repeated lines are limited for each
     if problem.level is Level.INFO:
-        logger.info("a setting of the log", says=problem.text)
+        logger.info("a setting of the log", says=problem.text, **of_topic)
     elif problem.level is Level.UNSAFE:
-        logger.warning("unsafe for production", problem=problem.text)
+        logger.warning("unsafe for production", problem=problem.text, **of_topic)
     else:
-        logger.warning("a setting of the log may be wrong", problem=problem.text)
+        logger.warning("a setting of the log may be wrong", problem=problem.text, **of_topic)

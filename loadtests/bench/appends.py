@@ -22,7 +22,7 @@ import uvloop
 from app.cli.load.events import event
 from dedupe.model.record import build_record
 from dedupe.model.types import Event, NewRecord
-from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.log import PartitionLog
 from loadtests.bench.usage import cpu_seconds
 from tests.support.kafka import KafkaBroker, create_topic

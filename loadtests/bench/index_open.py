@@ -29,12 +29,12 @@ from dedupe.model.clock import SystemClock
 from dedupe.model.identity import Identity
 from dedupe.model.types import Entry
 from dedupe.partition.context import LaneContext
-from dedupe.partition.gate import IdentityGate
 from dedupe.partition.index_recovery import IndexRecovery
 from dedupe.partition.metrics import LaneMetrics
 from dedupe.storage.index import DedupeIndex, IndexIdentity, IndexState, IndexUpdate
 from dedupe.storage.pinning import SessionNotes
-from dedupe.storage.rocksdb.index import RocksIndex, RocksStore
+from dedupe.storage.rocksdb.index import RocksIndex
+from dedupe.storage.rocksdb.store import RocksStore
 from dedupe.storage.rocksdb.wal import wal_files
 from tests.support.settings import QUEUE_LIMITS
 from tests.support.sim.sim_log import SimStore
@@ -115,7 +115,6 @@ def recoveries_of(store: RocksStore, lanes: int) -> list[IndexRecovery]:
         window_policy=WindowPolicy(window_ms=7 * 86_400_000, keys_max=KEYS_MAX),
         session_policy=SessionPolicy(0, 1, 0),
         session_notes=SessionNotes(log, TOPIC),
-        gate=IdentityGate(lanes),
         restore_slots=asyncio.Semaphore(RESTORES_MAX),
         open_turn=asyncio.Lock(),
         limits=QUEUE_LIMITS,

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from dedupe.model.types import Entry, EventKey
 from dedupe.storage.index import DedupeIndex, IndexIdentity, IndexState, IndexUpdate
-from dedupe.storage.rocksdb.index import RocksStore
+from dedupe.storage.rocksdb.store import RocksStore
 
 MIB = 1024 * 1024
 MILLION = 1_000_000

@@ -29,7 +29,7 @@ from dedupe.model.clock import SystemClock
 from dedupe.model.identity import Identity
 from dedupe.router import Router
 from dedupe.storage.log import no_crashpoint
-from dedupe.storage.rocksdb.index import RocksStore
+from dedupe.storage.rocksdb.store import RocksStore
 from dedupe.storage.sqlite.log import SqliteStore
 from tests.support.settings import make_settings
 
@@ -76,7 +76,6 @@ async def measure(folder: Path, partitions: int) -> None:
         indexes,
         identity=identity,
         clock=SystemClock(),
-        is_pinned=True,
         crashpoint=no_crashpoint,
     )
     tasks = [asyncio.create_task(lane.run()) for lane in router.all_lanes]

@@ -33,7 +33,7 @@ from dedupe.model.identity import Identity, fingerprint_of
 from dedupe.model.record import build_record
 from dedupe.model.types import Event, NewRecord
 from dedupe.storage.kafka.fetched import native_decoder
-from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.log import LogStore, no_crashpoint
 from dedupe.storage.sqlite.log import SqliteStore
 from tests.support.kafka import KafkaBroker, create_topic
@@ -76,7 +76,6 @@ async def rebuild(store: LogStore, settings: Settings, count: int) -> tuple[floa
         indexes,
         identity=IDENTITY,
         clock=SystemClock(),
-        is_pinned=True,
         crashpoint=no_crashpoint,
     )
     (lane,) = router.lanes

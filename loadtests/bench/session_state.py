@@ -31,12 +31,12 @@ from dedupe.model.identity import Identity
 from dedupe.model.record import build_record
 from dedupe.model.types import Entry, Event, NewRecord, Progress, Session
 from dedupe.partition.context import LaneContext
-from dedupe.partition.gate import IdentityGate
 from dedupe.partition.index_recovery import IndexRecovery
 from dedupe.partition.metrics import LaneMetrics
 from dedupe.storage.index import IndexState, IndexUpdate
 from dedupe.storage.pinning import SessionNotes
-from dedupe.storage.rocksdb.index import RocksIndex, RocksStore
+from dedupe.storage.rocksdb.index import RocksIndex
+from dedupe.storage.rocksdb.store import RocksStore
 from dedupe.storage.sqlite.log import SqliteStore
 from tests.support.settings import QUEUE_LIMITS
 
@@ -94,7 +94,6 @@ def recovery_of(
         window_policy=WindowPolicy(window_ms=7 * DAY_MS, keys_max=100 * MILLION),
         session_policy=policy,
         session_notes=SessionNotes(log, TOPICS[kind]),
-        gate=IdentityGate(2),
         restore_slots=asyncio.Semaphore(1),
         open_turn=asyncio.Lock(),
         limits=QUEUE_LIMITS,

@@ -91,7 +91,6 @@ def _router(settings: Settings, indexes: IndexStore) -> Router:
         indexes,
         identity=Identity(SECRET),
         clock=SystemClock(),
-        is_pinned=True,
         crashpoint=no_crashpoint,
     )
 

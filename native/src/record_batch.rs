@@ -11,10 +11,11 @@ const CRC_FROM: usize = 21;
 const GW_BYTES: usize = 38;
 const VERSION: u8 = 1;
 const FLAG_CHECKSUM: u8 = 16;
+const FLAG_CLOUDEVENT: u8 = 64;
 
 /// Returns the record batch of new events, as `build_record` and aiokafka's builder make it.
 ///
-/// Returns None if an event has a session or a reason, the batch has more than `bytes_max` bytes, or it fails.
+/// Returns None if an event has a session or a reason, or is a CloudEvent, the batch has more than `bytes_max` bytes, or it fails.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 pub fn encode<'py>(
@@ -49,6 +50,9 @@ fn batch_of(
     for (place, event) in events.iter().enumerate() {
         let event = event.cast::<PyTuple>()?;
         if !event.get_borrowed_item(7)?.is_none() || !event.get_borrowed_item(8)?.is_none() {
+            return Ok(None);
+        }
+        if event.get_borrowed_item(6)?.extract::<u8>()? & FLAG_CLOUDEVENT != 0 {
             return Ok(None);
         }
         put_event(&mut out, event, place, first_lane_seq + place as u64)?;

@@ -10,10 +10,13 @@ from secrets import token_hex
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from dedupe.model.cloudevent import BETWEEN, DIGEST
+from dedupe.model.identity import MESSAGE_ID_BYTES_MAX
 from dedupe.model.quarantine import RAW
 from dedupe.model.record import (
     CHECKSUM_BYTES,
     FLAG_CHECKSUM,
+    FLAG_CLOUDEVENT,
     FLAG_SESSION,
     HEADER_GATEWAY,
     HEADER_SOURCE,
@@ -65,18 +68,31 @@ def documents() -> Column:
     # but then _END, which is random, is not in the result.
     end = f',{{"messageId":"{_END}"}}]'
     text = F.concat(F.lit("["), _document().cast("string"), F.lit(end))
-    return F.from_json(text, "array<struct<messageId string, reason string>>", _STRICT)
+    fields = "messageId string, reason string, id string, source string"
+    return F.from_json(text, f"array<struct<{fields}>>", _STRICT)
 
 
 def is_of_its_key(parsed: Column) -> Column:
-    """Whether a value with these `documents` is one JSON object of the event of its key."""
+    """Whether a value of a decoded record with these `documents` is one JSON object, of its key's event."""
     is_quarantine = F.col("topic").endswith(QUARANTINE_SUFFIX)
     document, end = F.get(parsed, F.lit(0)), F.get(parsed, F.lit(1))
+    is_cloudevent = F.col("flags").bitwiseAND(FLAG_CLOUDEVENT) != 0
+    own_id = F.when(is_cloudevent, _cloudevent_id(document)).otherwise(document["messageId"])
     is_of_event = F.when(is_quarantine, document["reason"].isNotNull()).otherwise(
-        document["messageId"] == F.col("key").cast("string")
+        own_id == F.col("key").cast("string")
     )
     is_alone = (F.size(parsed) == 2) & (end["messageId"] == _END)
     return F.coalesce(is_alone & is_of_event & _is_utf8(_document()), F.lit(False))
+
+
+def _cloudevent_id(document: Column) -> Column:
+    """Return dedupe.model.cloudevent.cloudevent_id of a CloudEvent."""
+    source, event_id = document["source"], document["id"]
+    plain = F.concat(source, F.lit(BETWEEN), event_id)
+    size = F.octet_length(source).cast("string")
+    digest = F.concat(F.lit(DIGEST), F.sha2(F.concat(size, F.lit(":"), source, event_id), 256))
+    is_plain = (F.instr(source, BETWEEN) == 0) & (F.octet_length(plain) <= MESSAGE_ID_BYTES_MAX)
+    return F.when(is_plain, plain).otherwise(digest)
 
 
 def _document() -> Column:

@@ -12,13 +12,15 @@ from typing import NamedTuple
 
 import httpx
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from dedupe.model.record import FLAG_CLOUDEVENT
 from pipeline.errors import PipelineError
 
 PATH = "/v1/events"
+CLOUDEVENTS_PATH = "/v1/cloudevents"
 REQUEST_EVENTS_MAX = 250
 REQUEST_BYTES_MAX = 1024 * 1024  # an eighth of what a gateway takes by default
 REQUEST_TIMEOUT_S = 30.0
@@ -70,7 +72,7 @@ def publish(events: DataFrame, target: GatewayTarget) -> PostedCounts:
 
     Args:
         events: partition, offset, source and value of each; of events that a gateway stored, also
-            fingerprint (8 bytes) and session (bytes 34-89 of `gw`, or null).
+            fingerprint (8 bytes), flags, and session (bytes 34-89 of `gw`, or null).
 
     Raises:
         PipelineError: the gateway refused, or was unreachable for RETRY_FOR_S.
@@ -85,11 +87,16 @@ def publish(events: DataFrame, target: GatewayTarget) -> PostedCounts:
         F.when(F.length("value") > 0, F.col("value")).otherwise(F.lit(b"null")).alias("value"),
         (F.lower(F.hex("fingerprint")) if is_stored else nothing).alias("fingerprint"),
         (F.base64("session") if is_stored else nothing).alias("session"),
+        (_is_cloudevent() if is_stored else F.lit(False)).alias("is_cloudevent"),
     )
     ordered = ordered.repartition(target.tasks, "partition").sortWithinPartitions("partition", "offset")
     answers = ordered.mapInArrow(_poster(target), from_arrow_schema(_COUNTS))
     sums = answers.agg(*(F.sum(name).alias(name) for name in _COUNTS.names)).collect()[0]
     return PostedCounts(*(sums[name] or 0 for name in _COUNTS.names))
+
+
+def _is_cloudevent() -> Column:
+    return F.coalesce(F.col("flags").bitwiseAND(FLAG_CLOUDEVENT) != 0, F.lit(False))
 
 
 def _poster(target: GatewayTarget) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
@@ -98,11 +105,10 @@ def _poster(target: GatewayTarget) -> Callable[[Iterable[pa.RecordBatch]], Itera
         with httpx.Client(base_url=target.url, timeout=REQUEST_TIMEOUT_S) as client:
             for batch in batches:
                 counts = PostedCounts()
-                columns = (
-                    batch.column(name).to_pylist() for name in ("source", "value", "fingerprint", "session")
-                )
-                for source, events in _requests(map(_Posted, *columns)):
+                columns = (batch.column(name).to_pylist() for name in _Posted._fields)
+                for events in _requests(map(_Posted, *columns)):
                     limit.wait(len(events))
+                    source = events[0].source
                     counts += _post(client, target.write_keys.get(source, source), events)
                 yield pa.record_batch([[getattr(counts, name)] for name in _COUNTS.names], schema=_COUNTS)
 
@@ -116,25 +122,29 @@ class _Posted(NamedTuple):
     value: bytes
     fingerprint: str | None  # in hex
     session: str | None  # in base64
+    is_cloudevent: bool = False
 
 
-def _requests(events: Iterable[_Posted]) -> Iterator[tuple[str, list[_Posted]]]:
-    """Cut events into requests of one source and bounded size."""
-    current, batch, size = "", list[_Posted](), 0
+def _requests(events: Iterable[_Posted]) -> Iterator[list[_Posted]]:
+    """Cut events into requests of one source, one dialect and bounded size."""
+    batch, size = list[_Posted](), 0
     for event in events:
         is_full = len(batch) == REQUEST_EVENTS_MAX or size + len(event.value) > REQUEST_BYTES_MAX
-        if batch and (is_full or event.source != current):
-            yield current, batch
+        if batch and (is_full or _kind(event) != _kind(batch[0])):
+            yield batch
             batch, size = [], 0
-        current = event.source
         batch.append(event)
         size += len(event.value)
     if batch:
-        yield current, batch
+        yield batch
+
+
+def _kind(event: _Posted) -> tuple[str, bool]:
+    return event.source, event.is_cloudevent
 
 
 def _post(client: httpx.Client, write_key: str, events: list[_Posted]) -> PostedCounts:
-    body = b'{"batch":[' + b",".join(event.value for event in events) + b"]}"
+    path, body = _body_of(events)
     fingerprints = [event.fingerprint for event in events if event.fingerprint is not None]
     headers = {"Prefer": "handling=strict"}  # else parts of a value that is no JSON could be taken for events
     if len(fingerprints) == len(events):
@@ -145,7 +155,7 @@ def _post(client: httpx.Client, write_key: str, events: list[_Posted]) -> Posted
     while True:
         pause, reason = RETRY_AFTER_S, "no answer"
         try:
-            answer = client.post(PATH, content=body, headers=headers, auth=(write_key, ""))
+            answer = client.post(path, content=body, headers=headers, auth=(write_key, ""))
         except httpx.TransportError as err:
             reason = repr(err)
         else:
@@ -160,6 +170,14 @@ def _post(client: httpx.Client, write_key: str, events: list[_Posted]) -> Posted
         if time.monotonic() + pause > deadline:
             raise PipelineError(f"the gateway accepted nothing for {RETRY_FOR_S:.0f} s: {reason}")
         time.sleep(pause)
+
+
+def _body_of(events: list[_Posted]) -> tuple[str, bytes]:
+    """Return the path and the body of a request."""
+    items = b",".join(event.value for event in events)
+    return (
+        (CLOUDEVENTS_PATH, b"[%b]" % items) if events[0].is_cloudevent else (PATH, b'{"batch":[%b]}' % items)
+    )
 
 
 def _post_halves(client: httpx.Client, write_key: str, events: list[_Posted]) -> PostedCounts:

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dedupe.model.identity import BLANKS
-from dedupe.model.record import FLAG_SESSION
+from dedupe.model.record import FLAG_CLOUDEVENT, FLAG_SESSION
 from pipeline.schema import SESSIONS
 
 SESSION_HEADER_BYTES = 90  # of `gw` with flag 1; without it 34
@@ -20,9 +20,10 @@ BASE_HEADER_BYTES = 34
 SEQUENCE = "decimal(20, 0)"  # 64 bits without a sign
 
 EVENT_FIELDS = (
-    "type string, event string, userId string, anonymousId string, timestamp string, properties string"
+    "type string, event string, userId string, anonymousId string, timestamp string, properties string, "
+    "time string"
 )
-"""Of an event; an object becomes JSON text."""
+"""Of an event; an object becomes JSON text. `time` is what a CloudEvent has for `timestamp`."""
 
 KEY_CHARS_MAX = 255
 """Of a text in a table key: two of them fit into the largest index entry of Postgres, 2.7 KB."""
@@ -76,7 +77,9 @@ def archived(records: DataFrame) -> DataFrame:
     key, value = (F.make_valid_utf8(F.col(name).cast("string")) for name in ("key", "value"))
     log_time = bounded_time(F.col("timestamp"))
     parsed = records.withColumns({"text": value, "parsed": F.from_json(value, EVENT_FIELDS)})
-    client_time = F.col("parsed.timestamp").try_cast("timestamp")
+    is_cloudevent = _signed(F.col("gw"), 1, 1).bitwiseAND(FLAG_CLOUDEVENT) != 0
+    told_time = F.when(is_cloudevent, F.col("parsed.time")).otherwise(F.col("parsed.timestamp"))
+    client_time = told_time.try_cast("timestamp")
     event_time = F.when(client_time.between(F.lit(EARLIEST), F.lit(LATEST)), client_time)
     return parsed.select(
         "topic",

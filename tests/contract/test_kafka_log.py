@@ -4,14 +4,19 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import pytest
+from aiokafka import TopicPartition
 
 from dedupe.model.errors import RetriableError
 from dedupe.model.types import LogRecord
 from dedupe.storage.kafka import log as kafka_log
 from dedupe.storage.kafka import reader as kafka_reader
-from dedupe.storage.kafka.log import KafkaStore
-from dedupe.storage.log import Crashpoint
+from dedupe.storage.kafka.decisions import DecisionsReader
+from dedupe.storage.kafka.store import KafkaStore
+from dedupe.storage.kafka.wire import ProducerIdAndEpoch
+from dedupe.storage.log import Crashpoint, no_crashpoint
+from dedupe.storage.routing_records import routing_topic_of
 from tests.conftest import TopicFactory
+from tests.contract.decision_contract import DecisionContract, decided
 from tests.contract.log_contract import (
     PARTITIONS,
     LogContract,
@@ -22,9 +27,9 @@ from tests.contract.log_contract import (
     records_of,
     visible_end,
 )
-from tests.support.kafka import delete_records
+from tests.support.kafka import create_topic, delete_records, delete_topics
 from tests.support.records import fill_topic
-from tests.support.settings import kafka_config
+from tests.support.settings import kafka_config, routing_key
 
 
 class KafkaWorld(LogWorld):
@@ -38,7 +43,9 @@ class KafkaWorld(LogWorld):
 
     async def connect(self, crashpoint: Crashpoint) -> KafkaStore:
         """See LogWorld."""
-        return await KafkaStore.open(self._store.config, crashpoint=crashpoint)
+        return await KafkaStore.open(
+            self._store.config, crashpoint=crashpoint, routing=routing_key(self.topic)
+        )
 
     async def trim(self, partition: int, first_kept: LogRecord) -> None:
         """See LogWorld."""
@@ -49,12 +56,18 @@ class KafkaWorld(LogWorld):
 async def world(kafka_bootstrap: str, topic: TopicFactory) -> AsyncIterator[KafkaWorld]:
     store = await KafkaStore.open(kafka_config(kafka_bootstrap))
     world = KafkaWorld(store, await topic("contract", partitions=PARTITIONS))
+    await create_topic(kafka_bootstrap, routing_topic_of(world.topic), partitions=PARTITIONS + 1)
     yield world
     await world.close()
     await store.close()
+    await delete_topics(kafka_bootstrap, [routing_topic_of(world.topic)])
 
 
 class TestKafkaLog(LogContract):
+    """The contract."""
+
+
+class TestKafkaDecisions(DecisionContract):
     """The contract."""
 
 
@@ -121,5 +134,18 @@ async def test_what_the_broker_compresses_is_read_back(
     base = await log.append(records)
 
     assert await read_all(log, 0, await log.fence()) == at(base, records)
+    await log.close()
+    await store.close()
+
+
+async def test_decisions_without_the_marker_of_the_fence_are_not_believed(world: KafkaWorld) -> None:
+    """As those that a leader shows that is deposed and does not know of it."""
+    store = await world.connect(no_crashpoint)
+    log = store.deciding_log(world.topic, 0)
+    await decided(log)
+    reader = DecisionsReader(store.config, store.cluster, TopicPartition(routing_topic_of(world.topic), 1))
+
+    with pytest.raises(RetriableError, match="does not know of the fence"):
+        await reader.behind_marker(ProducerIdAndEpoch(7, 7), 0)
     await log.close()
     await store.close()

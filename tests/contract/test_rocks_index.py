@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dedupe.storage.index import IndexUpdate
-from dedupe.storage.rocksdb.index import LANE_BYTES_MIN, RocksStore
+from dedupe.storage.rocksdb.store import LANE_BYTES_MIN, RocksStore
 from tests.contract.index_contract import IDENTITY, KEYS_MAX, IndexContract
 
 REPOSITORY = Path(__file__).parents[2]
 
 KILLED_PROCESS = """
 import os, pickle, signal, sys
-from dedupe.storage.rocksdb.index import LANE_BYTES_MIN, RocksStore
+from dedupe.storage.rocksdb.store import LANE_BYTES_MIN, RocksStore
 root, identity, updates = pickle.load(sys.stdin.buffer)
 index = RocksStore(root, lanes=1, memory_bytes=LANE_BYTES_MIN, keys_max=1_000_000).open(identity)
 for update in updates:

@@ -1,15 +1,23 @@
 """SimLog keeps the contract; its faults come from a seed and mean what the real ones mean."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
 import pytest
 
-from dedupe.model.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
+from dedupe.model.errors import (
+    FencedError,
+    NotAppendedError,
+    OutcomeUnknownError,
+    RetriableError,
+)
 from dedupe.model.types import LogRecord, NewRecord
 from dedupe.storage.log import Crashpoint
+from tests.contract.decision_contract import DecisionContract, decided, decision
 from tests.contract.log_contract import (
     PARTITIONS,
     LogContract,
@@ -60,6 +68,27 @@ async def world() -> AsyncIterator[SimWorld]:
 
 class TestSimLog(LogContract):
     """The contract."""
+
+
+class TestSimDecisions(DecisionContract):
+    """The contract."""
+
+
+async def test_decision_in_doubt_is_there_after_the_next_fence_or_never() -> None:
+    found = Counter[tuple[str, ...]]()
+    for seed in range(200):
+        store = SimStore(SimFaults(delay_append=0.3, lose_reply=0.2, unavailable=0.2, seed=seed))
+        store.create_topic(TOPIC, 1)
+        first, second = (store.deciding_log(TOPIC, 0) for _ in range(2))
+        await decided(first)
+        with suppress(RetriableError):
+            await first.decide(decision("a"))
+        now = await decided(second)
+        for owner in (first, second):
+            assert await decided(owner) == now
+        found[tuple(now)] += 1
+
+    assert set(found) == {(), ("a",)}
 
 
 async def test_fence_takes_an_offset_for_its_marker(world: SimWorld) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import orjson
+import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
 from app.settings.model import DEVELOPMENT_SECRET
@@ -53,14 +54,22 @@ def assert_undisturbed(gateway: Gateway) -> None:
     ] * PARTITIONS
 
 
+def files_of(gateway: Gateway) -> dict[Path, int]:
+    """Return when each file of the indexes was written last."""
+    return {path: path.stat().st_mtime_ns for path in (gateway.data / "index").rglob("*") if path.is_file()}
+
+
+@pytest.mark.regression("A start with a wrong secret touched the indexes before it was refused.")
 def test_other_secret_or_partition_count_is_refused(gateway: Gateway, log_under_test: LogUnderTest) -> None:
     with gateway:
         begin_log(gateway)
+    files = files_of(gateway)
     for partitions in (PARTITIONS - 1, MORE_PARTITIONS):
         env = {**log_under_test.env, "GATEWAY_PARTITIONS": str(partitions)}
         assert_refused(gateway.folder, env, 3, f"begun with {PARTITIONS} partitions")
     for index_is_lost in (False, True):
         if index_is_lost:
+            assert files_of(gateway) == files
             gateway.delete_index()
         env = {**log_under_test.env, "GATEWAY_IDENTITY_SECRET": "a secret of somebody else"}
         assert_refused(gateway.folder, env, 3, "GATEWAY_IDENTITY_SECRET")

@@ -22,4 +22,4 @@ def test_commands_answer_what_is_shown(tmp_path: Path) -> None:
         totals = gateway.stats()["totals"]
     assert (tmp_path / "pixel.gif").read_bytes().startswith(GIF_BEGINNING)
     assert "gateway_http_discarded_total{" not in metrics
-    assert (totals["accepted"], totals["duplicates"], totals["received"]) == (9, 1, 10)
+    assert (totals["accepted"], totals["duplicates"], totals["received"]) == (10, 1, 11)

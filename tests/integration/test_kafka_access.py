@@ -17,8 +17,8 @@ from dedupe.model.clock import SystemClock
 from dedupe.model.errors import RetriableError
 from dedupe.storage.kafka.broker_connection import BrokerConnection
 from dedupe.storage.kafka.config import Address, KafkaConfig
-from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.kafka.probe import probe_path
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.kafka.wire import ProducerIdAndEpoch
 from tests.contract.log_contract import at, read_all, records_of
 from tests.support.certificates import write_certificate

@@ -12,7 +12,8 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
 from dedupe.model.errors import NotAppendedError, OutcomeUnknownError, RetriableError
-from dedupe.storage.kafka.log import KafkaLog, KafkaStore
+from dedupe.storage.kafka.log import KafkaLog
+from dedupe.storage.kafka.store import KafkaStore
 from tests.contract.log_contract import at, read_all, records_of
 from tests.support.kafka import KafkaBroker, create_topic, delete_topics
 from tests.support.settings import kafka_config

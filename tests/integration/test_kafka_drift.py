@@ -16,7 +16,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from dedupe.model.errors import OutcomeUnknownError, RecordsRefusedError, RetriableError
 from dedupe.model.types import NewRecord
-from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.log import PartitionLog
 from tests.conftest import TopicFactory
 from tests.contract.log_contract import read_all

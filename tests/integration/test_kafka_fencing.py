@@ -15,8 +15,9 @@ from aiokafka.errors import KafkaError
 
 from dedupe.model.errors import NotAppendedError, RetriableError
 from dedupe.model.types import NewRecord
-from dedupe.storage.kafka.log import KafkaLog, KafkaStore
+from dedupe.storage.kafka.log import KafkaLog
 from dedupe.storage.kafka.setting_rules import PRODUCER_EXPIRATION_MIN_MS, TIMESTAMP_BEFORE_MAX_MS
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.kafka.transactions import FENCED_CODES
 from tests.contract.log_contract import read_all
 from tests.support.kafka import KafkaBroker, create_topic, delete_records

@@ -12,7 +12,8 @@ from aiokafka import TopicPartition
 
 from dedupe.model.errors import GatewayError
 from dedupe.model.types import NewRecord
-from dedupe.storage.kafka.log import KafkaLog, KafkaStore
+from dedupe.storage.kafka.log import KafkaLog
+from dedupe.storage.kafka.store import KafkaStore
 from tests.contract.log_contract import read_all
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.settings import kafka_config

@@ -1,28 +1,35 @@
 """
-Claim: on Kafka a note lasts as long as its topic, whatever happens to the broker; and one that this
-process may not keep is refused with the name of the group and of the missing right.
+Claim: on Kafka a note lasts as long as the routing topic, whatever happens to the broker; one that this
+process may not keep is refused with the name of the missing right; and a routing topic that is not this
+log's, or has lost records, is told of and not gone on with.
 """
 
 import asyncio
-import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from dedupe.model.errors import ConfigurationError, RetriableError
-from dedupe.storage.kafka.log import KafkaStore
+from dedupe.model.errors import ConfigurationError, IdentityMismatchError, RetriableError
+from dedupe.model.types import Topic
+from dedupe.storage.kafka.older_gateways import old_notes, stop_older_gateways
+from dedupe.storage.kafka.store import KafkaStore
+from dedupe.storage.notes import PIN, Pin
 from tests.contract.log_contract import keep
-from tests.support.kafka import KafkaBroker, create_topic, delete_topics
-from tests.support.kafka_acls import AUTHORIZED, DESCRIBE, READ, allow
-from tests.support.settings import kafka_config
+from tests.support.kafka import KafkaBroker, create_topic, delete_records, delete_topics
+from tests.support.kafka_acls import AUTHORIZED, DESCRIBE, allow_on_topic
+from tests.support.settings import kafka_config, routing_key
+
+TOPIC, ROUTING = "events", "events.routing"
 
 
-@pytest.fixture
-async def store(kafka_bootstrap: str) -> AsyncIterator[KafkaStore]:
-    store = await KafkaStore.open(kafka_config(kafka_bootstrap))
-    yield store
-    await store.close()
+async def create_both(bootstrap_servers: str, topic: str = TOPIC) -> None:
+    await create_topic(bootstrap_servers, topic, partitions=2)
+    await create_topic(bootstrap_servers, f"{topic}.routing", partitions=3)
+
+
+async def open_store(bootstrap_servers: str, topic: str = TOPIC) -> KafkaStore:
+    return await KafkaStore.open(kafka_config(bootstrap_servers), routing=routing_key(topic))
 
 
 async def notes_of(store: KafkaStore, name: str, topic: str) -> dict[int, str]:
@@ -35,54 +42,113 @@ async def notes_of(store: KafkaStore, name: str, topic: str) -> dict[int, str]:
                 await asyncio.sleep(0.05)
 
 
-async def test_notes_survive_the_end_of_the_broker(private_kafka_broker: KafkaBroker) -> None:
-    await create_topic(private_kafka_broker.bootstrap_servers, "events", partitions=2)
-    store = await KafkaStore.open(kafka_config(private_kafka_broker.bootstrap_servers))
-    await keep(store, "pin", "events", 0, "a")
-    await keep(store, "pin", "events", 1, "b")
+@pytest.fixture
+async def stores(private_kafka_broker: KafkaBroker) -> AsyncIterator[Sequence[KafkaStore]]:
+    """Two processes' connections to a topic of two partitions with its routing topic."""
+    bootstrap = private_kafka_broker.bootstrap_servers
+    await create_both(bootstrap)
+    stores = [await open_store(bootstrap) for _ in range(2)]
+    yield stores
+    for store in stores:
+        await store.close()
+
+
+async def test_notes_survive_the_end_of_the_broker(
+    private_kafka_broker: KafkaBroker, stores: Sequence[KafkaStore]
+) -> None:
+    first, second = stores
+    await keep(first, "pin", TOPIC, 0, "a")
+    await keep(first, "pin", TOPIC, 1, "b")
 
     await asyncio.to_thread(private_kafka_broker.kill)
     with pytest.raises(RetriableError):
-        await store.notes("pin", "events")
+        await first.notes("pin", TOPIC)
     await asyncio.to_thread(private_kafka_broker.start)
 
-    assert await notes_of(store, "pin", "events") == {0: "a", 1: "b"}
+    for store in (first, second):
+        assert await notes_of(store, "pin", TOPIC) == {0: "a", 1: "b"}
+
+
+async def test_notes_of_a_topic_that_was_made_anew_are_refused(
+    private_kafka_broker: KafkaBroker, stores: Sequence[KafkaStore]
+) -> None:
+    first, second = stores
+    bootstrap = private_kafka_broker.bootstrap_servers
+    await keep(first, "pin", TOPIC, 0, "a")
+    await delete_topics(bootstrap, [TOPIC])
+    await create_topic(bootstrap, TOPIC, partitions=2)
+
+    with pytest.raises(IdentityMismatchError, match=r"offset 0 of the routing topic .* another topic"):
+        await second.notes("pin", TOPIC)
+
+
+async def test_lost_routing_topic_is_told_of(
+    private_kafka_broker: KafkaBroker, stores: Sequence[KafkaStore]
+) -> None:
+    first, second = stores
+    bootstrap = private_kafka_broker.bootstrap_servers
+    assert await second.notes("pin", TOPIC) == {}
+    await keep(first, "pin", TOPIC, 0, "a")
+    await keep(first, "pin", TOPIC, 1, "b")
+    assert await first.notes("pin", TOPIC) == {0: "a", 1: "b"}
+
+    await delete_records(bootstrap, ROUTING, {0: 1})
+    for store in stores:
+        with pytest.raises(ConfigurationError, match=f"topic {ROUTING} has lost records"):
+            await store.notes("pin", TOPIC)
+
+
+async def test_routing_topic_that_was_made_anew_is_told_of(
+    private_kafka_broker: KafkaBroker, stores: Sequence[KafkaStore]
+) -> None:
+    bootstrap = private_kafka_broker.bootstrap_servers
+    await keep(stores[0], "pin", TOPIC, 0, "a")
+    assert await stores[0].notes("pin", TOPIC) == {0: "a"}
+
+    await delete_topics(bootstrap, [ROUTING])
+    await create_topic(bootstrap, ROUTING, partitions=3)
+
+    with pytest.raises(ConfigurationError, match=f"topic {ROUTING} has lost records"):
+        await notes_of(stores[0], "pin", TOPIC)
+
+
+async def test_store_without_the_routing_topic_has_no_notes(private_kafka_broker: KafkaBroker) -> None:
+    bootstrap = private_kafka_broker.bootstrap_servers
+    await create_topic(bootstrap, TOPIC)
+    store = await open_store(bootstrap)
+
+    assert await store.notes("pin", TOPIC) == {}
+    with pytest.raises(RetriableError, match=f"topic {ROUTING} does not exist"):
+        await store.note("pin", TOPIC, 0, "a")
     await store.close()
 
 
-async def test_notes_are_lost_with_their_topic(kafka_bootstrap: str, store: KafkaStore) -> None:
-    topic = f"noted-{uuid.uuid4().hex[:12]}"
-    await create_topic(kafka_bootstrap, topic, partitions=2)
-    await keep(store, "pin", topic, 0, "a")
-    await keep(store, "pin", topic, 1, "b")
+@pytest.mark.kafka
+async def test_missing_right_on_the_routing_topic_is_named(tmp_path: Path) -> None:
+    with KafkaBroker(tmp_path / "kafka", properties=AUTHORIZED) as broker:
+        await create_both(broker.bootstrap_servers)
+        store = await open_store(broker.bootstrap_servers)
+        await keep(store, "pin", TOPIC, 0, "a")
+        await allow_on_topic(store, ROUTING, "User:ANONYMOUS", DESCRIBE)
 
-    await delete_topics(kafka_bootstrap, [topic])
-
-    async with asyncio.timeout(20):
-        while await notes_of(store, "pin", topic):
-            await asyncio.sleep(0.05)
-    with pytest.raises(RetriableError, match="UnknownTopic"):
-        await store.note("pin", topic, 0, "c")
-    await create_topic(kafka_bootstrap, topic, partitions=2)
-    assert await notes_of(store, "pin", topic) == {}
-    await delete_topics(kafka_bootstrap, [topic])
+        with pytest.raises(ConfigurationError, match=f"topic {ROUTING}: .* allow Write on"):
+            await store.note("pin", TOPIC, 0, "c")
+        with pytest.raises(ConfigurationError, match=f"topic {ROUTING}: .* allow Read on"):
+            await store.notes("pin", TOPIC)
+        await store.close()
 
 
 @pytest.mark.kafka
-async def test_note_without_the_right_to_read_its_group_names_both(tmp_path: Path) -> None:
-    with KafkaBroker(tmp_path / "kafka", properties=AUTHORIZED) as broker:
-        await create_topic(broker.bootstrap_servers, "events")
-        store = await KafkaStore.open(kafka_config(broker.bootstrap_servers))
-        await keep(store, "pin", "events", 0, "a")
-        await keep(store, "trim", "events", 0, "b")
-        await allow(store, "gateway-events-pin", "User:somebody-else", READ)
-        await allow(store, "gateway-events-trim", "User:ANONYMOUS", DESCRIBE)
+async def test_older_gateways_find_a_pin_that_they_refuse_for_ever(
+    private_kafka_broker: KafkaBroker, stores: Sequence[KafkaStore]
+) -> None:
+    cluster = stores[0].cluster
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await stop_older_gateways(cluster, [Topic(TOPIC, 2)], bytes(16))
+                break
+            except RetriableError:
+                await asyncio.sleep(0.05)
 
-        for name in ("pin", "trim"):
-            with pytest.raises(ConfigurationError, match=f"group gateway-events-{name}: .* allows Read on"):
-                await store.note(name, "events", 0, "c")
-        with pytest.raises(ConfigurationError, match=r"group gateway-events-pin: .* allows Read on"):
-            await store.notes("pin", "events")
-        assert await store.notes("trim", "events") == {0: "b"}
-        assert await store.notes("other", "events") == {}
-        await store.close()
+    assert Pin.decode((await old_notes(cluster, PIN, TOPIC))[0]) == (2, bytes(16).hex(), 2)

@@ -17,7 +17,8 @@ from dedupe.model.errors import NotAppendedError, RetriableError
 from dedupe.model.types import NewRecord
 from dedupe.storage.kafka import log as kafka_log
 from dedupe.storage.kafka import producer as kafka_producer
-from dedupe.storage.kafka.log import KafkaLog, KafkaStore
+from dedupe.storage.kafka.log import KafkaLog
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.kafka.transactions import INVALID_PRODUCER_EPOCH
 from tests.contract.log_contract import read_all
 from tests.support.kafka import KafkaBroker, create_topic

@@ -14,8 +14,8 @@ from aiokafka import TopicPartition
 
 from dedupe.storage.kafka.broker_connection import BrokerConnection
 from dedupe.storage.kafka.config import Address, KafkaConfig
-from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
+from dedupe.storage.kafka.store import KafkaStore
 from tests.integration.test_kafka_fencing import appended, fenced
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.settings import kafka_config

@@ -86,7 +86,7 @@ def test_topics_and_rights_of_the_document_are_enough(
     missing = set(
         re.findall(r"^(\S+(?: id)? \S+): Kafka does not allow (\w+)", refused.stdout.decode(), re.M)
     )
-    rights = {(f"topic {topic}", name) for topic in TOPICS for name in TOPIC_RIGHTS}
+    rights = {(f"topic {topic}", name) for topic in (*TOPICS, ROUTING) for name in TOPIC_RIGHTS}
     rights |= {(f"transactional id gateway-{topic}-0", "Describe") for topic in TOPICS}
     rights |= {(f"group gateway-{topic}-pin", "Read") for topic in TOPICS}
     assert (refused.returncode, missing) == (2, rights)
@@ -116,5 +116,5 @@ def test_topics_and_rights_of_the_document_are_enough(
     ]
 
 
-TOPICS = ("events", "events.quarantine")
+TOPICS, ROUTING = ("events", "events.quarantine"), "events.routing"
 TOPIC_RIGHTS = ("Read", "Write", "Describe", "DescribeConfigs")

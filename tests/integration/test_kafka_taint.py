@@ -14,7 +14,8 @@ from aiokafka import AIOKafkaProducer
 
 from dedupe.model.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
 from dedupe.model.types import NewRecord
-from dedupe.storage.kafka.log import KafkaLog, KafkaStore
+from dedupe.storage.kafka.log import KafkaLog
+from dedupe.storage.kafka.store import KafkaStore
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.kafka_proxy import Api, Fault, KafkaProxy, broker_behind_a_proxy
 from tests.support.processes import HOST

@@ -21,13 +21,14 @@ from dedupe.model.errors import RetriableError
 from dedupe.storage.kafka import log as kafka_log
 from dedupe.storage.kafka import reader as kafka_reader
 from dedupe.storage.kafka.broker_connection import BrokerConnection
-from dedupe.storage.kafka.log import KafkaLog, KafkaStore
+from dedupe.storage.kafka.log import KafkaLog
 from dedupe.storage.kafka.reader import PartitionReader
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.kafka.wire import Request
 from tests.contract.log_contract import at, read_all, records_of
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.processes import free_port
-from tests.support.settings import kafka_config
+from tests.support.settings import kafka_config, routing_key
 
 pytestmark = pytest.mark.kafka
 
@@ -53,7 +54,8 @@ async def store(broker: KafkaBroker) -> AsyncIterator[KafkaStore]:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     sockets = open_sockets()
-    store = await KafkaStore.open(kafka_config(broker.bootstrap_servers, request_timeout_s=TIMEOUT_S))
+    config = kafka_config(broker.bootstrap_servers, request_timeout_s=TIMEOUT_S)
+    store = await KafkaStore.open(config, routing=routing_key("events"))
     yield store
     await store.close()
     async with asyncio.timeout(5):

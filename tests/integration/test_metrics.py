@@ -46,7 +46,11 @@ def keyed(tmp_path: Path) -> Gateway:
     keys.write_text("- {key: k, source: shop}\n")
     return Gateway(
         tmp_path / "gateway",
-        {"GATEWAY_WRITE_KEYS_FILE": str(keys), "GATEWAY_PARTITIONS": "1"},
+        {
+            "GATEWAY_WRITE_KEYS_FILE": str(keys),
+            "GATEWAY_PARTITIONS": "1",
+            "GATEWAY_SNAPSHOTS_URL": f"file://{tmp_path}/bucket",
+        },
     )
 
 

@@ -261,7 +261,7 @@ def test_other_methods_are_refused_in_json(client: httpx.Client, path: Any) -> N
     for method in {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "TRACE"} - set(path.methods):
         answer = client.request(method, filled(path.template))
         assert answer.status_code == 405
-        assert answer.headers["Allow"] == ", ".join((*path.methods, "OPTIONS"))
+        assert answer.headers["Allow"] == ", ".join(dict.fromkeys((*path.methods, "OPTIONS")))
         assert answer.headers["Access-Control-Allow-Origin"] == "*"
         if method != "HEAD":
             assert answer.json()["code"] == "method_not_allowed"

@@ -75,7 +75,7 @@ def filtered(path: Path, tuning: Tuning = TINY) -> RocksIndex:
 
 STEPS = st.one_of(
     st.tuples(st.just("apply"), st.integers(min_value=1, max_value=400)),
-    st.tuples(st.sampled_from(["flush", "reopen", "kill", "reset"]), st.just(0)),
+    st.tuples(st.sampled_from(["flush", "reopen", "kill", "reset", "warm"]), st.just(0)),
 )
 
 
@@ -94,6 +94,9 @@ def test_no_history_makes_a_stored_key_absent(
             assert_nothing_denied(index)
         elif step == "flush":
             flush(index)
+        elif step == "warm":
+            index.warm()
+            assert_nothing_denied(index)
         elif step == "reset":
             index.reset(index.state.applied_offset)
         else:
@@ -200,4 +203,19 @@ def test_damage_that_the_scan_meets_is_said_and_no_filter_is_complete(tmp_path: 
         apply_until_filtered(index)
 
     assert not has_filter(index)
+    index.close()
+
+
+def test_index_becomes_fast_without_new_keys(tmp_path: Path) -> None:
+    filtered(tmp_path).close()
+    index = RocksIndex(tmp_path, IDENTITY, TINY)
+    assert not has_filter(index)
+    steps = 0
+    while index.warm():
+        steps += 1
+        assert_nothing_denied(index)
+    assert steps > 1
+    assert has_filter(index)
+    assert_nothing_denied(index)
+    assert not index.warm()
     index.close()

@@ -34,7 +34,8 @@ from dedupe.storage.rocksdb.database import (
     translate,
     tuning_for,
 )
-from dedupe.storage.rocksdb.index import LANE_BYTES_MIN, RocksIndex, RocksStore
+from dedupe.storage.rocksdb.index import RocksIndex
+from dedupe.storage.rocksdb.store import LANE_BYTES_MIN, RocksStore
 from tests.contract.index_contract import IDENTITY, KEYS_MAX, entry_of, key_of, open_anew, update_of
 from tests.support.rocks import SMALLEST
 
@@ -444,7 +445,7 @@ HOLDING_PROCESS = """
 import sys
 from pathlib import Path
 from tests.integration.test_rocks_index import BATCH, build
-from dedupe.storage.rocksdb.index import RocksStore, LANE_BYTES_MIN
+from dedupe.storage.rocksdb.store import RocksStore, LANE_BYTES_MIN
 from tests.contract.index_contract import IDENTITY, KEYS_MAX, update_of
 index = RocksStore(Path(sys.argv[1]), lanes=1, memory_bytes=LANE_BYTES_MIN, keys_max=KEYS_MAX).open(IDENTITY)
 index.apply(update_of(0, BATCH))

@@ -17,12 +17,11 @@ from dedupe.decide.window import WindowPolicy
 from dedupe.model.clock import SystemClock
 from dedupe.model.identity import Identity
 from dedupe.partition.context import LaneContext
-from dedupe.partition.gate import IdentityGate
 from dedupe.partition.index_recovery import IndexRecovery
 from dedupe.partition.metrics import LaneMetrics
 from dedupe.storage.index import EMPTY_STATE, DedupeIndex, IndexIdentity
 from dedupe.storage.pinning import SessionNotes
-from dedupe.storage.rocksdb.index import CLOSERS, LANE_BYTES_MIN, RocksStore
+from dedupe.storage.rocksdb.store import CLOSERS, LANE_BYTES_MIN, RocksStore
 from tests.contract.index_contract import KEYS_MAX, update_of
 from tests.support.settings import QUEUE_LIMITS
 from tests.support.sim.sim_log import SimStore
@@ -52,7 +51,6 @@ def recovery_of(store: RocksStore, log: SimStore | None = None) -> IndexRecovery
         window_policy=WindowPolicy(1_000_000, KEYS_MAX),
         session_policy=SessionPolicy(10**9, 10_000, 10**9),
         session_notes=SessionNotes(log, IDENTITY.topic),
-        gate=IdentityGate(1),
         restore_slots=asyncio.Semaphore(1),
         open_turn=asyncio.Lock(),
         limits=QUEUE_LIMITS,

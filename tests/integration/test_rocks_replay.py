@@ -20,8 +20,9 @@ import pytest
 from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.storage.index import EMPTY_STATE, Opening
 from dedupe.storage.rocksdb.database import tuning_for
-from dedupe.storage.rocksdb.index import CLOSERS, LANE_BYTES_MIN, RocksIndex, RocksStore
+from dedupe.storage.rocksdb.index import RocksIndex
 from dedupe.storage.rocksdb.replay import WAL_BYTES_MAX, replay
+from dedupe.storage.rocksdb.store import CLOSERS, LANE_BYTES_MIN, RocksStore
 from dedupe.storage.rocksdb.wal import wal_files
 from tests.contract.index_contract import IDENTITY, KEYS_MAX, entry_of, key_of, update_of
 

@@ -19,8 +19,9 @@ from dedupe.model.errors import IndexCorruptError
 from dedupe.storage.index import EMPTY_STATE
 from dedupe.storage.rocksdb import sessions as rocks_sessions
 from dedupe.storage.rocksdb.database import tuning_for
-from dedupe.storage.rocksdb.index import LANE_BYTES_MIN, RocksIndex, RocksStore
+from dedupe.storage.rocksdb.index import RocksIndex
 from dedupe.storage.rocksdb.sessions import COUNTS_KEY, ROW_BYTES_MAX
+from dedupe.storage.rocksdb.store import LANE_BYTES_MIN, RocksStore
 from tests.contract.index_contract import (
     IDENTITY,
     KEYS_MAX,
@@ -152,7 +153,7 @@ def test_rows_are_remembered_as_they_are_stored_and_not_without_end(
 
 async def test_index_of_before_there_were_sessions_is_rebuilt(tmp_path: Path) -> None:
     store = RocksStore(tmp_path, lanes=1, memory_bytes=LANE_BYTES_MIN, keys_max=KEYS_MAX)
-    path = store._path(IDENTITY)
+    path = store.path_of(IDENTITY)
     path.parent.mkdir(parents=True)
     options = Options(raw_mode=True)
     options.create_if_missing(True)

@@ -26,8 +26,8 @@ from dedupe.model.types import Entry, EventKey, Session
 from dedupe.partition.index_recovery import IndexRecovery
 from dedupe.storage.index import DedupeIndex
 from dedupe.storage.rocksdb import wal
-from dedupe.storage.rocksdb.index import LANE_BYTES_MIN, RocksStore
 from dedupe.storage.rocksdb.marks import UNPROVED
+from dedupe.storage.rocksdb.store import LANE_BYTES_MIN, RocksStore
 from dedupe.storage.rocksdb.wal import wal_files
 from tests.contract.index_contract import KEYS_MAX
 from tests.integration.test_rocks_recovery import IDENTITY, SECRET, recovery_of

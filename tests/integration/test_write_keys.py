@@ -183,6 +183,25 @@ def test_new_key_and_its_entry_fit_together(tmp_path: Path) -> None:
         assert httpx.post(f"{gateway.url}/v1/batch", content=b'{"batch":[]}', auth=(write_key, "")).is_success
 
 
+def test_rotated_key_works_on_for_its_grace(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {key: old-key, source: ios}")
+    env = {"GATEWAY_WRITE_KEYS_FILE": str(keys), "GATEWAY_PARTITIONS": "2"}
+    with Gateway(tmp_path / "gateway", env, constants={"app.main:LOOK_INTERVAL_S": 0.05}) as gateway:
+
+        def is_taken(key: str) -> bool:
+            return httpx.post(f"{gateway.url}/v1/batch", content=b'{"batch":[]}', auth=(key, "")).is_success
+
+        written = cli(gateway, "keys", "rotate", "ios").stdout.decode().strip()
+        until(lambda: is_taken(written))
+        assert is_taken("old-key")
+        lines = cli(gateway, "keys", "--url", gateway.admin_url, "-o", "json").stdout.splitlines()
+        assert sorted(orjson.loads(line)["state"] for line in lines) == ["enabled", "removed"]
+        cli(gateway, "keys", "add", "--source", "web")
+        cli(gateway, "keys", "remove", "ios", "--now")
+        until(lambda: not is_taken(written))
+
+
 @pytest.mark.regression("A replay of events to which the gateway had added fields was a conflict.")
 def test_stored_events_sent_again_are_known_by_their_fingerprints(keyed_gateway: Gateway) -> None:
     first, other = new_event(), new_event()

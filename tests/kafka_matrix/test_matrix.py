@@ -19,7 +19,7 @@ import pytest
 from dedupe.model.errors import ConfigurationError
 from dedupe.storage.kafka.broker_connection import BrokerConnection
 from dedupe.storage.kafka.config import Address
-from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.kafka.wire import PRODUCE, PRODUCE_VERSIONS
 from tests.fault.conftest import LogUnderTest, kafka_log
 from tests.integration.test_kafka_fencing import (

@@ -17,9 +17,8 @@ from app.ingest.identified import Arrival, Identified
 from app.ingest.identify import Identifier
 from app.ingest.large_json import JSONLimits
 from app.ingest.native import NativeModule
-from app.ingest.parse import parse_batch, parse_event, parse_events
+from app.ingest.parse import Parse, parse_batch, parse_event, parse_events
 from app.ingest.payload import Expected, Payload
-from app.ingest.routes.parsing import Parse
 from dedupe.model.identity import Identity
 from dedupe.model.json_number import Number
 from dedupe.model.quarantine import Quarantine

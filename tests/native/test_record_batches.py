@@ -21,7 +21,7 @@ from dedupe.model.identity import Identity
 from dedupe.model.record import build_record
 from dedupe.model.types import Event, LogRecord, NewRecord, Progress, Session
 from dedupe.storage.kafka.fetched import fetched_in, is_decoding_proved, native_decoder
-from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.store import KafkaStore
 from tests.support.kafka import create_topic
 from tests.support.settings import kafka_config
 

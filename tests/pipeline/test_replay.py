@@ -62,18 +62,24 @@ def test_replayed_events_are_those_that_the_client_sent(
 ) -> None:
     """What a gateway adds to an event makes it no other, there and for the retry of its client."""
     batch = {"batch": [new_event() for _ in range(30)], "context": {"app": {"name": "shop"}}}
+    cloudevents = [
+        {"specversion": "1.0", "source": "/shop", "type": "sold", "id": f"{n}" * 150} for n in (1, 2, 3)
+    ]
     with Gateway(tmp_path / "old", keys) as old:
         with httpx.Client(base_url=old.url, auth=AUTH) as client:
             post(client, "/v1/batch", batch)
             post(client, "/v1/page", {"messageId": "without-type"})
+            post(client, "/v1/cloudevents", cloudevents)
         command = ["replay", "--source", f"log://{old.data}", "--write-key", "web=web"]
         there = job(*command, "--gateway", old.url, "--checkpoint", tmp_path / "there")
         with Gateway(tmp_path / "new", keys) as new, httpx.Client(base_url=new.url, auth=AUTH) as client:
             elsewhere = job(*command, "--gateway", new.url, "--checkpoint", tmp_path / "elsewhere")
             late = post(client, "/v1/batch", batch)
+            known = post(client, "/v1/cloudevents", cloudevents)
 
-    assert there.stdout == "0 accepted, 31 duplicates, 0 conflicts, 0 rejected\n"
-    assert elsewhere.stdout == "31 accepted, 0 duplicates, 0 conflicts, 0 rejected\n"
+    assert there.stdout == "0 accepted, 34 duplicates, 0 conflicts, 0 rejected\n"
+    assert elsewhere.stdout == "34 accepted, 0 duplicates, 0 conflicts, 0 rejected\n"
+    assert known.headers["Gateway-Duplicates"] == "3"
     assert (late.headers["Gateway-Duplicates"], late.content) == ("30", b'{"success":true}')
 
 

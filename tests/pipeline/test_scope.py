@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from dedupe.model.types import NewRecord
-from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.store import KafkaStore
 from pipeline.sources.records import LogSource, Selection, read_records
 from pipeline.transforms.clean_topic import archived
 from tests.conftest import TopicFactory

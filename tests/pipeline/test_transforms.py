@@ -134,6 +134,20 @@ def test_archive_has_columns_of_what_the_event_says(spark: SparkSession) -> None
     assert parsed[3:] == [nothing] * 4
 
 
+def test_time_of_a_cloudevent_is_its_event_time(spark: SparkSession) -> None:
+    moment = datetime(2026, 1, 31, tzinfo=UTC)
+    value = b'{"type":"com.example.sold","time":"2018-04-05T17:31:00Z","timestamp":"2020-01-01"}'
+    headers = [bytes([1, flags]) + b"k" * 32 for flags in (16 | 64, 16)]
+    rows = [("events", 0, n, moment, b"id", value, "web", gw, None) for n, gw in enumerate(headers)]
+
+    found = spark.createDataFrame(rows, RECORD).transform(archived).orderBy("offset")
+
+    assert [(row["type"], row["day"]) for row in found.collect()] == [
+        ("com.example.sold", date(2018, 4, 5)),
+        ("com.example.sold", date(2020, 1, 1)),
+    ]
+
+
 def test_archive_keeps_bytes_that_are_no_text(spark: SparkSession) -> None:
     moment = datetime(2026, 1, 31, tzinfo=UTC)
     rows = [

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import pytest
 import structlog
 
-from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.log import no_crashpoint
 from tests.support.settings import kafka_config
 from tests.support.sim_kafka import SimKafka

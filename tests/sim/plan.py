@@ -34,7 +34,6 @@ other_window      .        .        .       .       .       x
 index_lost        .        .        .       .       .       x
 other_disk        .        .        .       .       .       x
 tail_lost         .        .        .       .       .       x
-notes_lost        .        .        .       .       .       x
 """
 
 ANSWERS = (

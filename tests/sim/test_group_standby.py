@@ -234,7 +234,6 @@ async def test_standby_whose_index_cannot_be_deleted_goes_on_trying() -> None:
 
 
 async def test_worker_whose_log_fails_while_it_starts_holds_nobody_up() -> None:
-    """A log is pinned once each worker has proved its lanes, those that it neither owns nor follows too."""
     async with GroupWorld(*NAMES) as group:
         group.world.log.rng.faults = SimFaults(unavailable=0.3, leak_cancel=0.3)
         for worker in group.workers.values():

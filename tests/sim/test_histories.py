@@ -208,10 +208,6 @@ def _drop_entries(world: World, rng: Random, partition: int) -> None:
     world.disk.drop_before(world.index_identity(partition), rng.randrange(end + 1))
 
 
-def _lose_notes(world: World, _rng: Random, _partition: int) -> None:
-    world.log.forget_notes()
-
-
 def _trim(world: World, rng: Random, partition: int) -> None:
     world.trim(partition, rng.randrange(world.log.partition(CLEAN.name, partition).end + 1))
 
@@ -233,7 +229,6 @@ BEFALLS_STOPPED: dict[str, tuple[float, BefallStopped]] = {
     "other_window": (0.3, _change_window),
     "index_lost": (0.2, _lose_index),
     "entries_dropped": (0.1, _drop_entries),
-    "notes_lost": (0.1, _lose_notes),
     "trim": (0.1, _trim),
     "tail_lost": (0.1, _lose_tail),
     "other_disk": (0.3, _swap_disks),  # of a machine that has followed the log for a while, but not now

@@ -8,7 +8,8 @@ import pytest
 from dedupe.model.errors import OutcomeUnknownError, RecordsRefusedError, RetriableError
 from dedupe.model.types import NewRecord
 from dedupe.storage.kafka.cluster import SHARED_S
-from dedupe.storage.kafka.log import KafkaLog, KafkaStore
+from dedupe.storage.kafka.log import KafkaLog
+from dedupe.storage.kafka.store import KafkaStore
 from tests.support.sim_kafka_net import (
     INIT_PRODUCER_ID,
     METADATA,

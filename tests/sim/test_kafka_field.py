@@ -13,8 +13,9 @@ import pytest
 from dedupe.model.errors import ConfigurationError, FencedError, NotAppendedError, RetriableError
 from dedupe.model.types import NewRecord
 from dedupe.storage.kafka import broker_connection
-from dedupe.storage.kafka.log import KafkaLog, KafkaStore
+from dedupe.storage.kafka.log import KafkaLog
 from dedupe.storage.kafka.producer import RENEW_S
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.log import no_crashpoint
 from tests.support.settings import kafka_config
 from tests.support.sim_kafka import ID_EXPIRATION_S, PRODUCER_EXPIRATION_S

@@ -10,7 +10,8 @@ import pytest
 from dedupe.model.errors import OutcomeUnknownError, RetriableError
 from dedupe.model.types import NewRecord
 from dedupe.storage.kafka.late_append import LATE_S
-from dedupe.storage.kafka.log import KafkaLog, KafkaStore
+from dedupe.storage.kafka.log import KafkaLog
+from dedupe.storage.kafka.store import KafkaStore
 from tests.support.sim_kafka_net import METADATA, SimKafkaNet
 
 RECORD = NewRecord(1_700_000_000_000, b"id", b"{}", [("source", b"web")])

@@ -17,7 +17,8 @@ import pytest
 from dedupe.model.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
 from dedupe.model.types import NewRecord
 from dedupe.storage.kafka.broker_connection import IDLE_S_MAX
-from dedupe.storage.kafka.log import KafkaLog, KafkaStore
+from dedupe.storage.kafka.log import KafkaLog
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.log import no_crashpoint
 from tests.sim.seeds import ARE_AS_PLANNED, each_seed
 from tests.support.settings import kafka_config

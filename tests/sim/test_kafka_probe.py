@@ -4,8 +4,9 @@ import pytest
 
 from dedupe.model.errors import OutcomeUnknownError, RetriableError
 from dedupe.model.types import NewRecord
-from dedupe.storage.kafka.log import KafkaLog, KafkaStore
+from dedupe.storage.kafka.log import KafkaLog
 from dedupe.storage.kafka.probe import PATH_BYTES
+from dedupe.storage.kafka.store import KafkaStore
 from tests.support.sim_kafka_net import PRODUCE, SimKafkaNet
 
 TOPIC, NOW_MS = "events", 1_700_000_000_000

@@ -20,9 +20,9 @@ from dedupe.model.errors import FencedError, NotAppendedError, OutcomeUnknownErr
 from dedupe.model.types import NewRecord, Offset
 from dedupe.storage.kafka.broker_connection import IDLE_S_MAX, BrokerConnection
 from dedupe.storage.kafka.cluster import NO_COORDINATOR_CODES, KafkaCluster
-from dedupe.storage.kafka.producer import EPOCH_OF_ROTATION, REFUSED_CODES, RENEW_S, FencedProducer
+from dedupe.storage.kafka.producer import EPOCH_OF_ROTATION, RENEW_S, FencedProducer
 from dedupe.storage.kafka.reader import PartitionReader
-from dedupe.storage.kafka.transactions import CONCURRENT_TRANSACTIONS, INVALID_TIMESTAMP
+from dedupe.storage.kafka.transactions import CONCURRENT_TRANSACTIONS, INVALID_TIMESTAMP, REFUSED_CODES
 from dedupe.storage.kafka.wire import ProducerIdAndEpoch
 from dedupe.storage.log import no_crashpoint
 from tests.support.settings import kafka_config

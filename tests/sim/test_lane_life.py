@@ -9,16 +9,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from dedupe.model.clock import Deadline
-from dedupe.model.errors import LaneNotActiveError, LogCorruptError, NotAppendedError
+from dedupe.model.errors import IdentityMismatchError, LaneNotActiveError, LogCorruptError, NotAppendedError
 from dedupe.model.routing import partition_of
 from dedupe.model.types import NewRecord, Offset, Session
 from dedupe.partition.context import LaneTimes
-from dedupe.partition.gate import PROOF_RECORDS
 from dedupe.partition.lane import Lane
 from dedupe.partition.state import LaneState
 from dedupe.storage.index import IndexIdentity
 from dedupe.storage.log import PartitionLog
-from tests.sim.world import CLEAN, LIMITS, QUARANTINE, QUICK, World
+from tests.sim.world import CLEAN, LIMITS, QUICK, World
 from tests.support.peers import deadline_of
 from tests.support.sim.faults import SimFaults
 from tests.support.sim.memory_index import MemoryIndex
@@ -294,19 +293,6 @@ async def test_gateway_that_takes_a_partition_back_counts_only_its_own_events() 
 # ---- waiting
 
 
-@pytest.mark.parametrize("late", [(CLEAN.name, 0), (CLEAN.name, 1), (QUARANTINE.name, 0)])
-async def test_no_lane_of_a_log_without_pin_serves_before_all_have_proved_it(late: tuple[str, int]) -> None:
-    world = World()
-    world.log.partition(*late).outage_calls = 10_000
-    router = world.boot()
-
-    await steps(500)
-    assert not any(lane.state is LaneState.ACTIVE for lane in router.all_lanes)
-
-    world.log.partition(*late).outage_calls = 0
-    await world.wait_until_active()
-
-
 async def test_queue_of_duplicates_lets_others_run() -> None:
     world = World()
     router = await world.start()
@@ -499,31 +485,6 @@ async def test_restart_beside_a_foreign_record_holds_no_other_lane() -> None:
     assert router.lanes[0].state is not LaneState.ACTIVE
 
 
-@pytest.mark.regression("One unreadable partition kept a new log down for ever.")
-@pytest.mark.parametrize(("records", "serves"), [(PROOF_RECORDS, True), (3, False)])
-async def test_unpinned_log_is_served_beside_a_lane_that_cannot_prove_it_once_others_have(
-    records: int, serves: bool
-) -> None:
-    world = World(times=replace(QUICK, gate_s=1.0))
-    await world.start()
-    for number in range(records):
-        await world.deliver([world.event(event_of(world, 1, number))])
-    world.intrude(0)
-    await world.crash()
-    world.log.forget_notes()
-
-    router = world.boot()
-    await asyncio.sleep(0.9)
-    assert router.lanes[1].state is LaneState.RESTORING
-    await asyncio.sleep(5)
-
-    assert (router.lanes[1].state.value == "active") is serves
-    assert world.is_pinned is serves
-    world.note_skips()
-    await world.wait_until_active()
-    assert world.is_pinned
-
-
 async def test_skipped_offset_of_our_own_record_is_not_passed_over() -> None:
     world = World()
     await world.start()
@@ -541,6 +502,21 @@ async def test_skipped_offset_of_our_own_record_is_not_passed_over() -> None:
         await world.deliver([event])
 
     world.judge()
+
+
+async def test_notes_of_another_log_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    await world.start()
+    world.intrude(0)
+    await world.crash()
+
+    async def not_ours(_name: str, _topic: str) -> dict[int, str]:
+        raise IdentityMismatchError("written under another secret")
+
+    world.boot()
+    monkeypatch.setattr(world.connection, "notes", not_ours)
+    with pytest.raises(IdentityMismatchError):
+        await world.wait_until_active()
 
 
 async def test_record_of_another_secret_in_a_pinned_log_stops_its_lane_not_the_process() -> None:

@@ -10,8 +10,7 @@ from structlog.testing import capture_logs
 
 from app.admin.stats import progress_of
 from dedupe.decide.window import WindowPolicy
-from dedupe.model.errors import IdentityMismatchError, IndexCorruptError
-from dedupe.model.identity import Identity
+from dedupe.model.errors import IndexCorruptError
 from dedupe.model.types import Entry, Event, EventKey
 from dedupe.partition.state import LaneState
 from dedupe.router import Router
@@ -36,32 +35,6 @@ async def test_commit_that_is_seen_late_costs_no_rebuild() -> None:
 
     assert sum(lane.metrics.failures for lane in router.all_lanes) > 5
     assert rebuilds_of(router) == 0
-    world.judge()
-
-
-@pytest.mark.regression("A start with a wrong secret touched the indexes before it was refused.")
-@pytest.mark.parametrize("is_pinned", [True, False])
-async def test_start_with_a_wrong_secret_leaves_the_indexes_alone(is_pinned: bool) -> None:
-    world = World()
-    world.boot()
-    await world.wait_until_active()
-    for number in range(20):
-        await world.deliver([world.event(str(number))])
-    await world.crash()
-    if not is_pinned:
-        world.log.forget_notes()
-    right, world.identity = world.identity, Identity(b"a secret of somebody else")
-    with pytest.raises(IdentityMismatchError):
-        await world.start()
-    await world.crash()
-    world.identity = right
-
-    router = world.boot()
-    await world.wait_until_active()
-
-    assert [lane.metrics.restored_records for lane in router.lanes] == [0, 0]
-    for number in range(20):
-        await world.deliver([world.event(str(number))])
     world.judge()
 
 

@@ -359,6 +359,6 @@ def _befall_stopped(world: SessionWorld, oracle: Oracle, rng: Random) -> None:
     if rng.random() < 0.3:
         world.disk, world.spare_disk = world.spare_disk, world.disk
     if rng.random() < 0.1:
-        world.log.forget_notes()
+        world.log.forget_sessions(CLEAN.name)
     if rng.random() < 0.3:
         world.trim(partition, oracle.last_needed(partition))

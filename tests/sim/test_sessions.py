@@ -170,10 +170,10 @@ async def test_rebuild_reads_no_further_than_sessions_are_known() -> None:
     assert 65 < await restored(world) < 80
 
 
-async def test_rebuild_of_a_log_whose_notes_are_lost_looks_for_sessions() -> None:
+async def test_rebuild_of_a_log_that_was_adopted_looks_for_sessions() -> None:
     world = SessionWorld(policy=SHORT)
     await with_old_records(world, has_sessions=True)
-    world.log.forget_notes()
+    world.log.forget_sessions(CLEAN.name)
 
     assert await restored(world) == 221
     assert await world.admissions(world.sent(1)) == [STALE]
@@ -186,7 +186,7 @@ async def test_session_in_a_log_that_was_made_again_is_noted_again() -> None:
     await world.ask(world.sent(1))
     number = world.sent(1).partition
     world.lose_tail(number, 1)
-    world.log.forget_notes()
+    world.log.forget_sessions(CLEAN.name)
     world.log.partition(CLEAN.name, number).refused_appends = 1
     assert await world.tries([world.sent(2)]) is None
     await world.wait_until_active()

@@ -17,7 +17,7 @@ async def application(scope: object, receive: object, send: object) -> None:
 @pytest.mark.regression("A shutdown waited for lanes that had nothing to finish.")
 async def test_lanes_that_do_not_serve_yet_are_not_waited_for() -> None:
     world = World()
-    world.log.partition("events", 1).outage_calls = 10**9  # the identity gate stays closed
+    world.log.partition("events", 0).outage_calls = 10**9
     router = world.build()
     stop = asyncio.Event()
     with bind("127.0.0.1", 0, send_timeout_s=5) as listener:
@@ -33,7 +33,7 @@ async def test_lanes_that_do_not_serve_yet_are_not_waited_for() -> None:
                 linger_s=0,
             )
         )
-        while router.lanes[0].state is not LaneState.RESTORING:
+        while router.lanes[0].state is not LaneState.FENCING:
             await asyncio.sleep(0)
         stop.set()
         async with asyncio.timeout(10):

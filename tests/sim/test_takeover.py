@@ -3,8 +3,6 @@
 import pytest
 
 from dedupe.decide.window import WindowPolicy
-from dedupe.model.errors import IdentityMismatchError
-from dedupe.model.identity import Identity
 from tests.sim.test_recovery import BY_KEYS, BY_TIME, with_history
 from tests.sim.test_router import events_of
 from tests.sim.world import CLEAN, World
@@ -31,24 +29,6 @@ async def test_event_in_doubt_is_counted_as_what_became_of_it(
     tally = lane.metrics.tally
     assert (tally.accepted, tally.refused, tally.unknown) == (accepted, refused, 0)
     world.judge()
-
-
-async def test_gateway_with_another_secret_fences_no_partition_that_has_records() -> None:
-    world = World()
-    router = await world.start()
-    for partition in range(CLEAN.partitions):
-        await world.deliver(events_of(world, partition, 3))
-    epochs = [world.log.partition(CLEAN.name, n).epoch for n in range(CLEAN.partitions)]
-    world.log.forget_notes()
-    stranger = world.beside()
-    stranger.identity = Identity(b"a secret of somebody else")
-
-    with pytest.raises(IdentityMismatchError):
-        await stranger.start()
-    await stranger.crash()
-
-    assert [world.log.partition(CLEAN.name, n).epoch for n in range(CLEAN.partitions)] == epochs
-    assert [lane.metrics.failures for lane in router.lanes] == [0, 0]
 
 
 @pytest.mark.regression(

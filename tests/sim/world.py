@@ -32,7 +32,6 @@ from dedupe.model.record import HEADER_GATEWAY, parse_identity
 from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, LogRecord, NewRecord, Offset, Topic
 from dedupe.partition.context import LaneContext, LaneTimes
-from dedupe.partition.gate import IdentityGate
 from dedupe.partition.lane import Lane
 from dedupe.partition.partition_index import PartitionIndex
 from dedupe.partition.queue import QueueLimits
@@ -42,7 +41,7 @@ from dedupe.router import Router
 from dedupe.storage.index import IndexIdentity
 from dedupe.storage.log import Crashpoint, no_crashpoint
 from dedupe.storage.notes import PIN, SKIPS, Pin, Skips
-from dedupe.storage.pinning import SessionNotes, load_skips, pin
+from dedupe.storage.pinning import SessionNotes, load_skips
 from dedupe.submission import Outcomes
 from tests.sim.crashes import SimulatedCrashError
 from tests.support.settings import QUEUE_LIMITS
@@ -146,8 +145,8 @@ class World:
     def boot(self, crashpoint: Crashpoint = no_crashpoint) -> Router:
         """Start a process on what log and disk hold. Raises IdentityMismatchError, as the process does."""
         for topic in (CLEAN, QUARANTINE):
-            for noted in self.log.noted(PIN, topic.name).values():
-                Pin.decode(noted).check(topic, self.identity.check_value)
+            noted = self.log.noted(PIN, topic.name).setdefault(0, self.pin_of(topic).encoded())
+            Pin.decode(noted).check(topic, self.identity.check_value)
         self.router = self.build(crashpoint)
         self._tasks = [asyncio.ensure_future(keep_running(lane, pause_s=0)) for lane in self.router.all_lanes]
         return self.router
@@ -158,6 +157,10 @@ class World:
         await self.wait_until_active()
         return router
 
+    def pin_of(self, topic: Topic) -> Pin:
+        """Return the rules by which this process writes a topic."""
+        return Pin(topic.partitions, self.identity.check_value.hex())
+
     def build(self, crashpoint: Crashpoint = no_crashpoint) -> Router:
         """Return a process's router whose lanes do not run yet."""
         lane_at: dict[tuple[str, int], Lane] = {}
@@ -167,14 +170,9 @@ class World:
 
         store = self.connection = self.log.another(crashpoint=crashpoint, on_fault=note_fault)
         self.disk.on_fault = note_fault
-        topics = (CLEAN, QUARANTINE)
-        gate = IdentityGate(
-            CLEAN.partitions + QUARANTINE.partitions,
-            None if self.is_pinned else partial(pin, store, topics, self.identity),
-        )
         slots, open_turn = asyncio.Semaphore(2), asyncio.Lock()
 
-        def lanes_of(topic: Topic, first_number: int, crashpoint: Crashpoint) -> list[Lane]:
+        def lanes_of(topic: Topic, crashpoint: Crashpoint) -> list[Lane]:
             context = LaneContext(
                 topic=topic.name,
                 partitions=topic.partitions,
@@ -184,7 +182,6 @@ class World:
                 store=self.disk,
                 window_policy=self.policy,
                 session_policy=self.sessions,
-                gate=gate,
                 restore_slots=slots,
                 open_turn=open_turn,
                 session_notes=SessionNotes(store, topic.name),
@@ -195,20 +192,12 @@ class World:
                 rng=Random(0),
                 crashpoint=crashpoint,
             )
-            return [
-                Lane(n, store.partition_log(topic.name, n), context, number=first_number + n)
-                for n in range(topic.partitions)
-            ]
+            return [Lane(n, store.partition_log(topic.name, n), context) for n in range(topic.partitions)]
 
-        lanes = lanes_of(CLEAN, 0, crashpoint)
-        quarantine_lanes = lanes_of(QUARANTINE, CLEAN.partitions, no_crashpoint)
+        lanes = lanes_of(CLEAN, crashpoint)
+        quarantine_lanes = lanes_of(QUARANTINE, no_crashpoint)
         lane_at.update({(lane.topic, lane.partition): lane for lane in [*lanes, *quarantine_lanes]})
         return Router(lanes, quarantine_lanes, Quarantine(self.identity, QUARANTINE))
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether an earlier process has pinned the log."""
-        return all(self.log.noted(PIN, topic.name) for topic in (CLEAN, QUARANTINE))
 
     async def wait_until_active(self) -> None:
         """Wait until every lane serves, or raise what one of them has ended with."""

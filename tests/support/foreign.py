@@ -8,7 +8,10 @@ no use for their value, and takes any lane_seq; a reader of the topic is misled 
 from collections.abc import Callable
 from typing import Any
 
-from dedupe.model.record import FLAG_CHECKSUM, FLAG_SESSION, build_record
+import orjson
+
+from dedupe.model.cloudevent import cloudevent_id
+from dedupe.model.record import FLAG_CHECKSUM, FLAG_CLOUDEVENT, FLAG_SESSION, build_record
 from dedupe.model.types import Event, NewRecord, Progress, Session
 from tests.support.records import START_MS, RecordMaker
 
@@ -32,6 +35,14 @@ def without_checksum(record: NewRecord) -> NewRecord:
 
 def _checked(session: Session | None = None, lane_seq: int = 0) -> NewRecord:
     return build_record(_event("id-1", session), lane_seq=lane_seq, timestamp_ms=START_MS)
+
+
+def cloudevent_record(source: str, event_id: str, *, lane_seq: int = 0, of: str | None = None) -> NewRecord:
+    """Return the record of a CloudEvent; `of`: the id in its value, if that is another one."""
+    value = {"specversion": "1.0", "type": "t", "source": source, "id": event_id if of is None else of}
+    event = _event(cloudevent_id(source, event_id))
+    event = event._replace(value=orjson.dumps(value), flags=FLAG_CLOUDEVENT)
+    return build_record(event, lane_seq=lane_seq, timestamp_ms=START_MS)
 
 
 def _record(session: Session | None = None, lane_seq: int = 0) -> NewRecord:
@@ -92,6 +103,11 @@ ODD: dict[str, NewRecord] = {
     "value is a list": _record()._replace(value=b"[" + _record().value + b"]"),
     "value names two events": _record()._replace(value=b'{"messageId":"id-1","messageId":"id-2"}'),
     "value names no event": _record()._replace(value=b"{}"),
+    "value is another CloudEvent's": cloudevent_record("/a", "1", of="2"),
+    "value is another CloudEvent's of a long id": cloudevent_record("/a", "é" * 127, of="é" * 128),
+    "value names a CloudEvent as a usual event": without_checksum(cloudevent_record("/a", "1"))._replace(
+        value=b'{"messageId":"/a 1"}'
+    ),
 }
 
 CHANGED: dict[str, NewRecord] = {
@@ -111,6 +127,10 @@ GENUINE: dict[str, NewRecord] = {
     "message": _record(),
     "message with checksum": _checked(),
     "session with checksum": _checked(PROGRESSED),
+    "CloudEvent": cloudevent_record("/a", "1"),
+    "CloudEvent of the longest id": cloudevent_record("/a", "é" * 126),
+    "CloudEvent of a longer id": cloudevent_record("/a", "é" * 127),
+    "CloudEvent whose source has a blank": cloudevent_record("a b", "c"),
     "session": _record(SESSION),
     "session with what was stored before": _record(PROGRESSED),
     "session with more": _gw(lambda gw: gw + b"\x00", PROGRESSED),

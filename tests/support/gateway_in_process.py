@@ -143,7 +143,6 @@ class GatewayInProcess:
             self._indexes,
             identity=identity,
             clock=clock,
-            is_pinned=True,
             crashpoint=no_crashpoint,
         )
         ingress = build_ingress_limits(self.settings, clock, index_files=0)

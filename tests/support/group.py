@@ -9,7 +9,7 @@ from time import monotonic
 from dedupe.cluster.assignment import Assignment, Member
 from dedupe.model.clock import SystemClock
 from dedupe.storage.kafka.group import KafkaMembership
-from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.store import KafkaStore
 from tests.support.settings import kafka_config
 
 LANES = 5

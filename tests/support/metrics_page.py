@@ -18,8 +18,11 @@ from app.admin.lane_metrics import LaneCollector
 from app.admin.limit_metrics import LimitCollector
 from app.admin.native_metrics import NativeCollector
 from app.admin.setting_metrics import SettingCollector
+from app.admin.snapshot_metrics import SnapshotCollector
+from app.admin.sources import SourceCollector
 from app.build import build_ingress_limits
 from app.http.request_metrics import RequestMetrics
+from app.http.source_use import SourceUse
 from app.peers.limits import PeerMetrics
 from app.telemetry.native_use import NativeUse
 from dedupe.model.clock import SystemClock
@@ -59,8 +62,10 @@ def families() -> Iterator[Metric]:
             ClockCollector(SystemClock()),
             LoopCollector(cast("Any", SimpleNamespace(lag_s=0.0))),
             GroupCollector(cast("Any", group)),
+            SourceCollector(SourceUse()),
             SettingCollector(cast("Any", SimpleNamespace(problems=()))),
             NativeCollector(NativeUse("")),
+            SnapshotCollector(cast("Any", SimpleNamespace(lanes=(), drill_age_s=0.0))),
         ):
             yield from collector.collect()
 

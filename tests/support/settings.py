@@ -2,12 +2,15 @@
 
 from typing import Any
 
-from app.settings.model import Settings
+from app.settings.model import DEVELOPMENT_SECRET, Settings
 from app.settings.section import PREFIX, settings_of
 from dedupe.login.login import Login
 from dedupe.login.settings import LoginSettings
+from dedupe.model.identity import Identity
 from dedupe.partition.queue import QueueLimits
 from dedupe.storage.kafka.config import CLIENT_ID, KafkaConfig
+from dedupe.storage.kafka.routing_topic import RoutingKey
+from dedupe.storage.routing_records import mac_key_of
 
 
 def variable_of(name: str) -> str:
@@ -39,6 +42,11 @@ def kafka_config(
         Login(LoginSettings(**login), bootstrap_servers=bootstrap_servers),
         batch_bytes_max,
     )
+
+
+def routing_key(topic: str) -> RoutingKey:
+    """Return how the routing topic of a topic is proved, as in development."""
+    return RoutingKey(topic, mac_key_of(Identity(DEVELOPMENT_SECRET.encode())))
 
 
 def make_settings(**values: object) -> Settings:

@@ -20,7 +20,11 @@ def test_mutant_fits_the_code_and_its_tests_exist(mutant: Mutant) -> None:
     ast.parse(mutant.applied_to((ROOT / mutant.file).read_text(encoding="utf-8")))
     for node in mutant.killed_by:
         file, *names = node.split("::")
-        contracts = [f"tests/contract/{kind}_contract.py" for kind in ("index", "log")] if names[1:] else []
+        contracts = (
+            [f"tests/contract/{kind}_contract.py" for kind in ("decision", "index", "log")]
+            if names[1:]
+            else []
+        )
         named = names[-1].partition("[")[0]
         assert any(named in functions_in(place) for place in (file, *contracts)), node
 

@@ -18,7 +18,6 @@ from app.http.body_memory import MemoryReservation
 from app.http.client_address import address_group
 from app.http.errors import (
     FingerprintsInvalidError,
-    IdempotencyKeyInvalidError,
     RequestError,
     SessionFieldsInvalidError,
     WriteKeyMissingError,
@@ -26,6 +25,7 @@ from app.http.errors import (
 from app.http.fair_scheduler import FairScheduler, YieldToOthers
 from app.http.penalties import Penalties
 from app.http.request_context import CONTEXT, RequestContext
+from app.http.source_use import SourceUse
 from app.ingest.advice import advice_on
 from app.ingest.client_sessions import (
     SESSION_HEADERS,
@@ -37,15 +37,21 @@ from app.ingest.client_sessions import (
 from app.ingest.decision_observer import DecisionObserver
 from app.ingest.event_keys import Shares, Sole, keys_of, shares_of
 from app.ingest.event_limits import STEP_BYTES
-from app.ingest.identified import Arrival, Identified, Rejection
+from app.ingest.identified import Arrival, Dialect, Identified, Rejection
 from app.ingest.identify import Identifier
 from app.ingest.items import free
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
-from app.ingest.parse import parse_batch, parse_event, parse_events
+from app.ingest.parse import Parse, parse_batch, parse_event, parse_events
 from app.ingest.payload import Payload, is_wrapped
 from app.ingest.prefer import Preferences
 from app.ingest.receipts import answer, session_headers
-from app.ingest.routes.parsing import FINGERPRINTS, Parse, is_replay, parse_or_salvage, preferences_of
+from app.ingest.routes.parsing import (
+    FINGERPRINTS,
+    idempotency_key,
+    is_replay,
+    parse_or_salvage,
+    preferences_of,
+)
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
 from app.ingest.unparsed_key import key_in
@@ -57,8 +63,6 @@ from dedupe.model.json_document import TYPE_CHARS_MAX
 from dedupe.model.types import Event, Fingerprint
 from dedupe.router import Router
 from dedupe.submission import Outcomes
-
-IDEMPOTENCY_KEY_BYTES_MAX = 255
 
 SALVAGED_BYTES = 512
 """The least that an event or a fragment of a damaged body is charged."""
@@ -80,6 +84,7 @@ class Ingest:
     observer: DecisionObserver | None = None
     scheduler: FairScheduler = field(default_factory=FairScheduler)
     penalties: Penalties = field(default_factory=Penalties)
+    use: SourceUse = field(default_factory=SourceUse)
 
     def json_limits_for(self, source: Source | None, request: Request) -> JSONLimits:
         """Return the limits of its JSON; the body's lease is charged for parsed documents."""
@@ -113,7 +118,13 @@ def event_type_of(request: Request, path: Path) -> str:
 
 
 async def post_events(
-    ingest: Ingest, request: Request, parse: Parse, *, event_type: str, is_native: bool = False
+    ingest: Ingest,
+    request: Request,
+    parse: Parse,
+    *,
+    event_type: str,
+    is_native: bool = False,
+    dialect: Dialect = Dialect.EVENTS,
 ) -> Response:
     """
     Submit a request's events, and answer once each of them has a verdict.
@@ -124,6 +135,7 @@ async def post_events(
         parse: returns the items of the body by the rules of the path.
         event_type: the type of events without one.
         is_native: whether the request may have a client session, and the answer has receipts by default.
+        dialect: by which rules the items are events; answers on CloudEvents have receipts by default, too.
 
     Raises:
         RequestError: the request is wrong; nothing was accepted.
@@ -148,7 +160,7 @@ async def post_events(
         owner = _owner_of(ingest.write_keys, request, payload, source, refusal, body)
         owner.take(len(body) if refusal is None else max(len(body), SALVAGED_BYTES * len(payload.items)))
         options = _options_of(ingest, request, payload, owner, default_type=event_type, is_native=is_native)
-        arrival = options.arrival
+        arrival = options.arrival._replace(dialect=dialect)
         identified = Identified()
         items = ingest.identifier.identify(payload, arrival, owner.ownership, lossy=identified.lossy)
         await _take_all(identified, items, len(body), yield_to_others)
@@ -170,13 +182,14 @@ async def post_events(
             has_several_sources=owner.has_several_sources,
         )
     owner.grow(identified, outcomes.admissions)
-    _note(ingest.observer, identified, outcomes, context)
+    _note(ingest, identified, outcomes, context)
     if owner.failed_log_ins:
         await ingest.penalties.note_failed_log_ins(owner.failed_log_ins, request.scope)
     if refusal is not None and is_native and not events:
         raise context.damage if isinstance(context.damage, RequestError) else refusal  # the body is kept
+    has_receipts = is_native or dialect is Dialect.CLOUDEVENTS
     response = answer(
-        identified, outcomes, preferences=options.preferences, wants_receipts=is_native, advice=advice
+        identified, outcomes, preferences=options.preferences, wants_receipts=has_receipts, advice=advice
     )
     if arrival.session is not None:
         response.headers.update(await _session_headers(ingest.router, arrival.session))
@@ -249,13 +262,11 @@ async def _take_all(
         before = identified.work_bytes
 
 
-def _note(
-    observer: DecisionObserver | None,
-    identified: Identified,
-    outcomes: Outcomes,
-    context: RequestContext,
-) -> None:
-    """Report the verdicts to the observer, if it wants them."""
+def _note(ingest: Ingest, identified: Identified, outcomes: Outcomes, context: RequestContext) -> None:
+    """Count who sent the events, and report the verdicts to the observer, if it wants them."""
+    observer = ingest.observer
+    if identified.events:
+        ingest.use.note(identified.events, outcomes.admissions, context.headers)
     new = outcomes.admissions.count(NEW)
     if observer is not None and (observer.is_on or identified.rejections or new < len(outcomes.admissions)):
         observer.decided(identified.events, outcomes, identified.quarantined, context)
@@ -369,14 +380,6 @@ def _owners_of(write_keys: WriteKeys, request: Request, keys: Sequence[str]) -> 
     first = shares.shares[0]
     context.write_key, context.account, context.source = first.write_key, first.source, first.source.id
     return shares
-
-
-def idempotency_key(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """Return the header's bytes, None without it. Raises IdempotencyKeyInvalidError."""
-    key = headers.get(b"idempotency-key")
-    if key is not None and not 0 < len(key) <= IDEMPOTENCY_KEY_BYTES_MAX:
-        raise IdempotencyKeyInvalidError(detail=f"it has {len(key)}")
-    return key
 
 
 def _fingerprints(headers: Mapping[bytes, bytes], count: int) -> list[Fingerprint]:

@@ -2,18 +2,23 @@
 Parses the body of a request; of one that is not JSON it salvages what it can, unless the client wants all.
 """
 
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
 
 from starlette.requests import Request
 
-from app.http.errors import BatchMissingError, BodyNotDecompressableError, InvalidJSONError, RequestError
+from app.http.errors import (
+    BatchMissingError,
+    BodyNotDecompressableError,
+    IdempotencyKeyInvalidError,
+    InvalidJSONError,
+    RequestError,
+)
 from app.http.fair_scheduler import YieldToOthers
 from app.http.request_context import CONTEXT, RequestContext
 from app.ingest.client_sessions import CLIENT, SESSION, STORED
 from app.ingest.large_json import JSONLimits
 from app.ingest.native import NativeModule
-from app.ingest.parse import parse_batch, parse_event, parse_events
+from app.ingest.parse import Parse, parse_batch, parse_cloudevents, parse_event, parse_events
 from app.ingest.payload import Expected, Payload
 from app.ingest.prefer import Preferences, preferences_in
 from app.ingest.salvaged import salvaged
@@ -21,7 +26,7 @@ from app.ingest.salvaged import salvaged
 FINGERPRINTS = b"gateway-fingerprints"
 """Requires the scope replay: with a wrong fingerprint, another event would be answered as a duplicate."""
 
-Parse: TypeAlias = Callable[[bytes, JSONLimits, YieldToOthers], Coroutine[Any, Any, Payload]]
+IDEMPOTENCY_KEY_BYTES_MAX = 255
 
 
 async def parse_or_salvage(
@@ -56,7 +61,7 @@ async def parse_or_salvage(
     try:
         return await parse(body, limits, yield_to_others), None
     except (InvalidJSONError, BatchMissingError) as err:
-        if is_strict or parse not in _OF_BODIES:
+        if is_strict or parse not in _SALVAGED:
             raise
         refusal = err
     reads_sessions = is_native and not {CLIENT, SESSION} <= context.headers.keys()
@@ -75,10 +80,20 @@ def is_replay(headers: Mapping[bytes, bytes]) -> bool:
     return FINGERPRINTS in headers or STORED in headers
 
 
+def idempotency_key(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """Return the header's bytes, None without it. Raises IdempotencyKeyInvalidError."""
+    key = headers.get(b"idempotency-key")
+    if key is not None and not 0 < len(key) <= IDEMPOTENCY_KEY_BYTES_MAX:
+        raise IdempotencyKeyInvalidError(detail=f"it has {len(key)}")
+    return key
+
+
 _NONE = Preferences()
 _OF_BODIES: Mapping[Parse, Expected] = {
     parse_batch: Expected.BATCH,
     parse_events: Expected.EVENTS,
     parse_event: Expected.EVENT,
 }
-"""Other ones read something else than the body."""
+"""What the native module reads."""
+_SALVAGED = frozenset({*_OF_BODIES, parse_cloudevents})
+"""Other parsers read something else than the body."""

@@ -55,7 +55,7 @@ class PathTable:
         context: RequestContext = scope[CONTEXT]
         context.route = path.template
         if scope["method"] not in methods:
-            raise HTTPException(405, headers={"Allow": ", ".join((*methods, "OPTIONS"))})
+            raise HTTPException(405, headers={"Allow": ", ".join(dict.fromkeys((*methods, "OPTIONS")))})
         scope["path_params"] = parameters
         response = await handler(Request(scope, receive, send), path)
         await response(scope, receive, send)

@@ -15,6 +15,7 @@ class Kind(Enum):
     EVENTS = "events"  # native: one event, an array or a batch
     BATCH = "batch"  # an object with a `batch` array
     SINGLE = "single"  # one event
+    CLOUDEVENTS = "cloudevents"  # one CloudEvent, or an array of them
     SESSIONS = "sessions"  # native: a new client session
     SESSION = "session"  # native: the state of a client session
     PIXEL = "pixel"  # one event in the query, answered with an image
@@ -34,10 +35,12 @@ class Path(NamedTuple):
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The supported methods besides OPTIONS, the main one first."""
+        """The supported methods besides the OPTIONS of preflights, the main one first."""
         match self.kind:
             case Kind.EVENTS | Kind.BATCH | Kind.SINGLE | Kind.SESSIONS | Kind.TELEMETRY:
                 return ("POST",)
+            case Kind.CLOUDEVENTS:
+                return ("POST", "OPTIONS")  # the handshake of webhooks
             case Kind.PIXEL:
                 return ("GET",)  # not HEAD, which would store the event
             case _:
@@ -49,6 +52,7 @@ TYPES = ("track", "page", "identify", "group", "alias", "screen")
 PATHS = (
     Path("/v1/batch", Kind.BATCH, "Segment's and RudderStack's server SDKs, RudderStack's mobile SDKs"),
     Path("/v1/events", Kind.EVENTS, "the native path"),
+    Path("/v1/cloudevents", Kind.CLOUDEVENTS, "the SDKs of CloudEvents, and webhooks"),
     Path("/v1/sessions", Kind.SESSIONS, "clients of the native path"),
     Path("/v1/sessions/{session}", Kind.SESSION, "clients of the native path"),
     Path("/v1/b", Kind.BATCH, "Segment's Analytics.js (batching), Swift, Kotlin and React Native"),

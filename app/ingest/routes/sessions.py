@@ -15,7 +15,8 @@ from app.http.errors import InvalidJSONError, SessionFieldsInvalidError, Session
 from app.http.request_context import CONTEXT, RequestContext
 from app.ingest.client_sessions import client_of, is_ksuid
 from app.ingest.message_ids import PAYLOAD_BYTES, fresh_id, given_session
-from app.ingest.routes.events import Ingest, idempotency_key, network_of
+from app.ingest.routes.events import Ingest, network_of
+from app.ingest.routes.parsing import idempotency_key
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
 from dedupe.decide.sessions import SessionState

@@ -1,11 +1,8 @@
 """
-Requests to the cluster outside of appends and reads: topics, leaders, coordinators, offsets, notes.
+Requests to the cluster outside of appends and reads: topics, leaders, coordinators, offsets.
 
 All lanes share one connection to each broker. A broker that does not answer is tried last from then on, over
 a new connection; the caller repeats the request.
-
-A note is the metadata of a committed consumer offset of a group without members: durable, replicated, deleted
-with the topic, and `offsets.retention.minutes` after its last write.
 """
 
 import asyncio
@@ -19,7 +16,6 @@ from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.admin import DescribeConfigsRequest_v2
 from aiokafka.protocol.api import RequestStruct
-from aiokafka.protocol.commit import OffsetCommitRequest_v3, OffsetFetchRequest_v3
 from aiokafka.protocol.coordination import FindCoordinatorRequest_v1
 from aiokafka.protocol.offset import OffsetRequest_v3
 
@@ -44,12 +40,10 @@ NO_COORDINATOR_CODES = frozenset({14, 15, 16})
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
 GROUP_AUTHORIZATION_FAILED = 30
 RESPONSE_BYTES_MAX = 16 * 1024 * 1024
-"""The longest response has the notes of 1,024 partitions, 4,000 bytes each."""
+"""More than any response to a question has."""
 LEADER_TRIES = 15  # a second and a half: as long as an election may take
 LEADER_RETRY_S = 0.1
-NO_MEMBER = -1  # the generation of a group without members
 SHARED_S = 0.5
-BROKER_RETENTION = -1  # keep a commit for as long as the broker keeps others
 
 
 class Cluster(NamedTuple):
@@ -234,25 +228,6 @@ class KafkaCluster:
             raise RetriableError(f"{name} has no coordinator: {error_name(code)}")
         return coordinator
 
-    async def notes(self, name: str, topic: str) -> dict[int, str]:
-        group = group_of(name, topic)
-        response = await self._send_to_coordinator(group, OffsetFetchRequest_v3(group, None))
-        _raise_for_group(group, response.error_code)
-        notes: dict[int, str] = {}
-        for _, partitions in response.topics:
-            for partition, _, text, code in partitions:
-                _raise_for_group(group, code)
-                notes[partition] = text
-        return notes
-
-    async def note(self, name: str, topic: str, partition: int, text: str) -> None:
-        group = group_of(name, topic)
-        offsets = [(topic, [(partition, 0, text)])]
-        request = OffsetCommitRequest_v3(group, NO_MEMBER, "", BROKER_RETENTION, offsets)
-        response = await self._send_to_coordinator(group, request)
-        (code,) = response_for(TopicPartition(topic, partition), response.topics)
-        _raise_for_group(group, code)
-
     def distrust(self, broker: Address) -> None:
         """Ask other brokers first from now on; the address may be out of date, as may be all leaders."""
         self._leaders.clear()
@@ -307,7 +282,8 @@ class KafkaCluster:
             await asyncio.sleep(LEADER_RETRY_S)
         raise RetriableError(f"cannot read the offsets of {tp}: {error_name(code)}")
 
-    async def _send_to_coordinator(self, group: str, request: RequestStruct) -> Any:
+    async def send_to_coordinator(self, group: str, request: RequestStruct) -> Any:
+        """Send a request to a group's coordinator. Raises RetriableError, ConfigurationError."""
         coordinator = await self.coordinator_of(group, CoordinationType.GROUP)
         if coordinator is None:
             raise RetriableError(f"consumer group {group} has no coordinator yet")
@@ -356,10 +332,3 @@ def _retrieve(asked: "asyncio.Task[Any]") -> None:
     """Mark the error of a request as retrieved, for which nobody waits any more."""
     if not asked.cancelled():
         asked.exception()
-
-
-def _raise_for_group(group: str, code: int) -> None:
-    if code == GROUP_AUTHORIZATION_FAILED:
-        raise unauthorized(group)
-    if code != 0:
-        raise RetriableError(f"consumer group {group}: {error_name(code)}")

@@ -9,13 +9,13 @@ accepts nothing of an older epoch behind the marker, so all of it lies below the
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 import structlog
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
 from dedupe.decide.recovery import PlainRecords
-from dedupe.model.clock import Clock
 from dedupe.model.errors import (
     FencedError,
     GatewayError,
@@ -24,9 +24,9 @@ from dedupe.model.errors import (
     RetriableError,
 )
 from dedupe.model.types import LogRecord, NewRecord, Offset
-from dedupe.storage.kafka.cluster import EARLIEST, LATEST, NO_OFFSET, KafkaCluster, group_of
-from dedupe.storage.kafka.config import Address, KafkaConfig
-from dedupe.storage.kafka.group import KafkaMembership
+from dedupe.storage.kafka.cluster import EARLIEST, LATEST, NO_OFFSET
+from dedupe.storage.kafka.config import Address
+from dedupe.storage.kafka.decisions import DecisionsReader
 from dedupe.storage.kafka.probe import EPOCHS_LEFT, probe_path
 from dedupe.storage.kafka.producer import (
     EPOCH_OF_ROTATION,
@@ -36,10 +36,8 @@ from dedupe.storage.kafka.producer import (
     log_append_time_of,
 )
 from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
-from dedupe.storage.kafka.self_test import check_fencing
-from dedupe.storage.kafka.transactions import ANSWER_S
+from dedupe.storage.kafka.transactions import ANSWER_S, why_unmarked
 from dedupe.storage.kafka.wire import NO_TOPIC_ID, PROBE_HEADERS, ProducerIdAndEpoch
-from dedupe.storage.log import Crashpoint, no_crashpoint
 
 PAUSE_AFTER_APPEND_S = 0.0015
 """Events that arrive meanwhile share the next record batch: fewer, larger batches cost less CPU."""
@@ -52,76 +50,10 @@ FETCH_BYTES_OF_ONE = 1
 RENEW_AGAIN_S = 10.0
 """Between two renewals of an idle partition of which the first failed; within a transaction's timeout."""
 
+if TYPE_CHECKING:
+    from dedupe.storage.kafka.store import KafkaStore
+
 logger = structlog.get_logger(__name__)
-
-
-class KafkaStore:
-    """One Kafka cluster as the gateway uses it."""
-
-    def __init__(self, config: KafkaConfig, crashpoint: Crashpoint) -> None:
-        """Use `open`. Raises ConfigurationError, see KafkaConfig.bootstrap_addresses."""
-        self.config = config
-        self.crashpoint = crashpoint
-        self.cluster = KafkaCluster(config)
-        self._log_id = config.bootstrap_servers
-
-    @classmethod
-    async def open(cls, config: KafkaConfig, *, crashpoint: Crashpoint = no_crashpoint) -> "KafkaStore":
-        """
-        Connect to the cluster.
-
-        Raises:
-            RetriableError: no broker answers (yet).
-            ConfigurationError: the bootstrap servers are no list of host:port, or the login lacks a file.
-        """
-        await config.login.check()
-        store = cls(config, crashpoint)
-        try:
-            cluster = await store.cluster.describe()
-        except BaseException as err:
-            await store.close()
-            if isinstance(err, RetriableError):
-                raise RetriableError(f"no Kafka broker answers at {config.bootstrap_servers}: {err}") from err
-            raise
-        store._log_id = cluster.cluster_id or config.bootstrap_servers
-        return store
-
-    @property
-    def log_id(self) -> str:
-        """See LogStore; Kafka's cluster id."""
-        return self._log_id
-
-    async def partitions_of(self, topic: str) -> int:
-        return await self.cluster.partitions_of(topic)
-
-    def partition_log(self, topic: str, partition: int) -> "KafkaLog":
-        return KafkaLog(self, topic, partition)
-
-    async def check_fencing(self, topic: str, *, now_ms: int) -> None:
-        """Test on a quarantine topic whether the brokers fence; arguments and errors as of check_fencing."""
-        await check_fencing(self.config, self.cluster, topic, now_ms=now_ms)
-
-    async def notes(self, name: str, topic: str) -> dict[int, str]:
-        return await self.cluster.notes(name, topic)
-
-    async def note(self, name: str, topic: str, partition: int, text: str) -> None:
-        await self.cluster.note(name, topic, partition, text)
-
-    def membership(self, topic: str, *, lanes: int, standbys: bool, clock: Clock) -> KafkaMembership:
-        """
-        Return a worker's membership in the group of the workers of a topic; not joined yet.
-
-        Args:
-            topic: the topic of the clean partitions.
-            lanes: the number of the group's lanes, those of quarantine included.
-            standbys: whether lanes have followers.
-            clock: for the order of starts, and for silence.
-        """
-        group = group_of("workers", topic)
-        return KafkaMembership(self.config, self.cluster, group, lanes, standbys=standbys, clock=clock)
-
-    async def close(self) -> None:
-        self.cluster.close()
 
 
 class KafkaLog:
@@ -132,9 +64,11 @@ class KafkaLog:
     producer that is silent for long, and with it the epochs that it has fenced.
     """
 
-    def __init__(self, store: KafkaStore, topic: str, partition: int) -> None:
+    def __init__(
+        self, store: "KafkaStore", topic: str, partition: int, beside: TopicPartition | None = None
+    ) -> None:
         """
-        Connect to nothing yet.
+        Connect to nothing yet; decisions are made in the partition `beside` it.
 
         A fence that timed out may still be executed by a broker that was frozen, and then fences its own
         successor: as many fencings as there were such fences are not reported as another gateway's.
@@ -142,6 +76,9 @@ class KafkaLog:
         self._store = store
         self._config = store.config
         self._tp = TopicPartition(topic, partition)
+        self._beside = DecisionsReader(store.config, store.cluster, beside) if beside else None
+        self.decisions: list[LogRecord] = []
+        """Those of all earlier owners, as the last fence found them."""
         self._producer: FencedProducer | None = None
         self._expected: Offset = 0
         self._abandoned_fences = 0
@@ -173,8 +110,16 @@ class KafkaLog:
         if self._has_log_append_time:
             await self._check_timestamp_type()
         cluster, crashpoint = self._store.cluster, self._store.crashpoint
-        producer = self._producer = FencedProducer(self._config, self._tp, cluster, crashpoint=crashpoint)
+        beside = self._beside
+        producer = self._producer = FencedProducer(
+            self._config,
+            self._tp,
+            cluster,
+            crashpoint=crashpoint,
+            decisions=beside.tp if beside else None,
+        )
         try:
+            decided_before = await beside.end() if beside else 0
             self._topic_id = await cluster.topic_id(self._tp.topic)
             _, before = await self.bounds()
             await producer.start(answer_s=self._answer_s)
@@ -182,7 +127,9 @@ class KafkaLog:
             with closing(self._reader(before, FETCH_BYTES_OF_FEW)) as reader:
                 is_marked = producer.marked in (await reader.control_markers(end)).producers
             if not is_marked:
-                raise RetriableError(await self._why_unmarked(end))
+                raise RetriableError(await why_unmarked(self._config, cluster, self._tp, end))
+            if beside:
+                self.decisions = await beside.behind_marker(producer.marked, decided_before)
         except BaseException as err:
             if producer.late_fences:  # a cluster that is slow must be able to answer at last
                 self._answer_s = min(2 * self._answer_s, self._config.request_timeout_s)
@@ -279,6 +226,16 @@ class KafkaLog:
             self._tell_throttled(producer.throttled_s)
         return base
 
+    async def decide(self, record: NewRecord) -> None:
+        """Append a decision beside the partition; raises as `append` does, and must follow a fence."""
+        if self._producer is None:
+            raise NotAppendedError(f"{self._tp} is not fenced")
+        try:
+            await self._producer.decide(record)
+        except BaseException:
+            self._discard()
+            raise
+
     @property
     def leader(self) -> str:
         leader = self._leader_now
@@ -348,19 +305,6 @@ class KafkaLog:
         if settings.get("message.timestamp.type") == "LogAppendTime":
             raise RetriableError(log_append_time_of(self._tp.topic))
         self._has_log_append_time = False
-
-    async def _why_unmarked(self, end: Offset) -> str:
-        """Return why readers do not see the marker of a fence below the last stable offset, `end`."""
-        all_end = await self._store.cluster.end(self._tp)
-        if all_end <= end:
-            return f"the leader of {self._tp} does not know of its fence"
-        topic, partition = self._tp
-        return (
-            f"a transaction of another producer is open in {topic}-{partition} since offset {end}, and hides "
-            f"all up to {all_end}: wait for its timeout, or end it by `kafka-transactions.sh "
-            f"--bootstrap-server {self._config.bootstrap_servers} abort --topic {topic} "
-            f"--partition {partition} --start-offset {end}`"
-        )
 
     def _tell_throttled(self, seconds: float) -> None:
         """Log the beginning of a time in which a quota of the brokers holds appends back."""

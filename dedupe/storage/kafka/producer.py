@@ -29,12 +29,13 @@ from dedupe.model.types import NewRecord, Offset
 from dedupe.storage.kafka.broker_connection import BrokerConnection, ConnectionPool
 from dedupe.storage.kafka.cluster import LATEST, KafkaCluster, transactional_id_of
 from dedupe.storage.kafka.config import Address, KafkaConfig
+from dedupe.storage.kafka.decisions import append_decision
 from dedupe.storage.kafka.late_append import LateAppend
 from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
 from dedupe.storage.kafka.record_batch import encode_batch
 from dedupe.storage.kafka.transactions import (
     ANSWER_S,
-    INVALID_TIMESTAMP,
+    REFUSED_CODES,
     RETRY_S,
     RETRY_S_MAX,
     Patience,
@@ -51,15 +52,6 @@ from dedupe.storage.kafka.wire import (
     ProducerIdAndEpoch,
 )
 from dedupe.storage.log import Crashpoint
-
-REFUSED_CODES = frozenset({2, 3, 10, 18, 19, 29, 31, INVALID_TIMESTAMP, 44, 45, 87})
-"""
-Errors of Produce that a leader finds before it appends: CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION (the
-records of a deleted topic are gone), MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, NOT_ENOUGH_REPLICAS,
-TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED, INVALID_TIMESTAMP, POLICY_VIOLATION,
-OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_RECORD. Any other error may follow an append: a leader that is deposed
-while it waits for replicas answers NOT_LEADER_OR_FOLLOWER about a batch that may stay.
-"""
 
 SIZE_SETTINGS = {10: "max.message.bytes", 18: "segment.bytes"}
 """The settings of the topic by which MESSAGE_TOO_LARGE and RECORD_LIST_TOO_LARGE refuse a batch."""
@@ -93,17 +85,29 @@ class FencedProducer:
     """Appends record batches to one partition, each by one request, until the first doubt."""
 
     def __init__(
-        self, config: KafkaConfig, tp: TopicPartition, cluster: KafkaCluster, *, crashpoint: Crashpoint
+        self,
+        config: KafkaConfig,
+        tp: TopicPartition,
+        cluster: KafkaCluster,
+        *,
+        crashpoint: Crashpoint,
+        decisions: TopicPartition | None = None,
     ) -> None:
-        """Connect to nothing yet. The transactional.id follows from the partition alone (rule R4)."""
+        """
+        Connect to nothing yet. The transactional.id follows from the partition alone (rule R4).
+
+        `decisions` is the partition that is fenced beside it, see `decide`.
+        """
         self._config = config
         self._cluster = cluster
         self._tp = tp
         self._crashpoint = crashpoint
         self._connections = ConnectionPool(config)
         self._coordinator = TransactionCoordinator(
-            config, tp, transactional_id_of(tp), cluster, self._connections
+            config, tp, transactional_id_of(tp), cluster, self._connections, beside=decisions
         )
+        self._decisions = decisions
+        self._decided = 0  # sequence of the next decision of this epoch
         self._leader = Address("", 0)
         self._produce = ProduceCodec(tp, timeout_ms=round(config.request_timeout_s * 1000))
         self._producer = NO_PRODUCER
@@ -191,6 +195,19 @@ class FencedProducer:
         self._sequence = (self._sequence + len(records)) % SEQUENCES
         self._crashpoint("commit")
         return produced.offset
+
+    async def decide(self, record: NewRecord) -> Offset:
+        """
+        Append a decision beside the partition, under the same epoch; it is there when this returns.
+
+        Raises:
+            NotAppendedError, FencedError, OutcomeUnknownError: see `append`; the producer must be discarded.
+        """
+        assert self._decisions is not None, "this partition has none beside it"
+        place = self._cluster, self._connections, self._decisions
+        offset = await append_decision(self._config, *place, record, self._producer, self._decided)
+        self._decided += 1
+        return offset
 
     async def renew(self, expected: Offset) -> Offset:
         """
@@ -316,6 +333,7 @@ class FencedProducer:
         producer = await self._coordinator.take_epoch(patience)
         if producer != marked._replace(epoch=marked.epoch + 1):
             raise FencedError("another gateway takes the partition over")
+        self._decided = 0
         self.marked, self._producer, self._sequence = marked, producer, 0
         self._confirmed_at = asyncio.get_running_loop().time()
         connection = self._connections.get(self._leader)  # perhaps the coordinator's, too

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from dedupe.model.errors import RecordsRefusedError
-from dedupe.model.record import EventRecords
+from dedupe.model.record import FLAG_CLOUDEVENT, EventRecords
 from dedupe.model.types import Event, NewRecord
 from dedupe.storage.kafka.wire import ProducerIdAndEpoch
 
@@ -59,9 +59,9 @@ def encode_batch(
 def is_encoding_proved(native: NativeEncode) -> bool:
     """Whether the native module encodes examples as aiokafka's builder does."""
     producer, sequence = ProducerIdAndEpoch(2**40 + 1, 7), 2**31 - 9
-    for size in (0, 50, 70, 8_000):
+    for size, flags in ((0, 0), (50, 2), (70, 1), (8_000, 2), (90, FLAG_CLOUDEVENT)):
         value, message_id = b"v" * size, "é" * (size % 71)
-        event = Event(bytes(range(16)), 0, b"\xff" * 8, "source", message_id, value, flags=size % 3)
+        event = Event(bytes(range(16)), 0, b"\xff" * 8, "source", message_id, value, flags=flags)
         records = EventRecords([event] * 130, (), lane_seq=2**40, timestamp_ms=1_700_000_000_123)
         expected, found = [
             encode_batch(records, producer, sequence, bytes_max=2**21, native=each) for each in (None, native)

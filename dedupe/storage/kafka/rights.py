@@ -21,7 +21,7 @@ from dedupe.storage.kafka.cluster import (
     transactional_id_of,
 )
 from dedupe.storage.kafka.config import Address
-from dedupe.storage.kafka.log import KafkaStore
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.notes import PIN
 
 COORDINATOR_TRIES, COORDINATOR_RETRY_S = 40, 0.25
@@ -42,18 +42,19 @@ class DescribeGroupsRequest(RequestStruct):
     SCHEMA = DescribeGroupsRequest_v3.SCHEMA
 
 
-async def missing_rights(store: KafkaStore, topics: Sequence[str]) -> list[str]:
+async def missing_rights(store: KafkaStore, topics: Sequence[str], routing: str) -> list[str]:
     """
     Return a sentence for each missing right; changes nothing.
 
     Args:
         store: the cluster, as the gateway's user.
         topics: the clean one, and the one of quarantine.
+        routing: the routing topic.
 
     Raises:
         RetriableError: the cluster does not answer.
     """
-    missing = await _missing_of_topics(store.cluster, topics)
+    missing = await _missing_of_topics(store.cluster, [*topics, routing])
     for topic in topics:
         missing += await _missing_of_group(store.cluster, group_of(PIN, topic))
         missing += await _missing_of_transactions(

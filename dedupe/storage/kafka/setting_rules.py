@@ -37,6 +37,15 @@ REMOTE_WAIT = "remote.fetch.max.wait.ms"
 Rules: TypeAlias = Mapping[str, tuple[Callable[[str], bool], str]]
 """Per setting: the test of a value, and the demand that a bad one breaks."""
 
+KEPT_RULES = (
+    "cleanup.policy",
+    "retention.bytes",
+    "unclean.leader.election.enable",
+    "min.insync.replicas",
+)
+"""The rules for events that a topic with few records, all of which count for ever, must follow, too."""
+KEPT_RETENTION = (lambda value: int(value) == -1, "must be -1: its records say how events are routed")
+
 
 @dataclass(frozen=True, slots=True)
 class Demands:
@@ -46,8 +55,14 @@ class Demands:
     batch_bytes_max: int
     transaction_timeout_ms: int
 
-    def topic_rules(self) -> Rules:
-        """Return the rules for every topic."""
+    def topic_rules(self, *, keeps_all: bool = False) -> Rules:
+        """Return the rules for a topic of events, or for one that must keep all its records."""
+        rules = self._event_rules()
+        if not keeps_all:
+            return rules
+        return {**{name: rules[name] for name in KEPT_RULES}, "retention.ms": KEPT_RETENTION}
+
+    def _event_rules(self) -> Rules:
         return {
             "cleanup.policy": (
                 lambda value: value == "delete",
@@ -139,11 +154,11 @@ class Demands:
             ),
         }
 
-    def configs(self, replication_factor: int) -> dict[str, str]:
+    def configs(self, replication_factor: int, *, keeps_all: bool = False) -> dict[str, str]:
         """Return the settings of new topics, which do not depend on the broker's defaults."""
         return {
             "cleanup.policy": "delete",
-            "retention.ms": str(self.retention_ms),
+            "retention.ms": "-1" if keeps_all else str(self.retention_ms),
             "retention.bytes": "-1",
             "message.timestamp.type": "CreateTime",
             "message.timestamp.after.max.ms": str(TIMESTAMP_AFTER_MAX_MS),

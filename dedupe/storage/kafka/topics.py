@@ -13,14 +13,14 @@ import structlog
 from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.protocol.admin import CreateTopicsRequest_v3
 
-from dedupe.model.errors import ConfigurationError, RetriableError
+from dedupe.model.errors import ConfigurationError, IdentityMismatchError, RetriableError
+from dedupe.model.types import Topic
 from dedupe.storage.kafka.cluster import (
     UNKNOWN_TOPIC,
     configs_in,
     configs_request,
     error_name,
 )
-from dedupe.storage.kafka.log import KafkaStore
 from dedupe.storage.kafka.setting_rules import (
     OFFSETS,
     REMOTE_WAIT,
@@ -32,7 +32,9 @@ from dedupe.storage.kafka.setting_rules import (
     tiered_problem,
     transaction_rules,
 )
+from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.notes import PIN, Pin
+from dedupe.storage.routing_records import routing_topic_of
 from dedupe.storage.setting_problems import Inspection, Level, Problem, tell
 
 TOPIC_ALREADY_EXISTS, INVALID_CONFIG, NOT_CONTROLLER = 36, 40, 41
@@ -54,6 +56,14 @@ class TopicSpec(NamedTuple):
     name: str
     partitions: int
     partitions_setting: str  # the variable that sets `partitions`
+    is_routing: bool = False  # its records count for ever; it may have more partitions
+
+
+def routing_spec(clean: Topic) -> TopicSpec:
+    """Return the routing topic of a clean one: a partition for notes, and one for each clean partition."""
+    return TopicSpec(
+        routing_topic_of(clean.name), clean.partitions + 1, "GATEWAY_PARTITIONS", is_routing=True
+    )
 
 
 async def prepare_topics(
@@ -112,7 +122,7 @@ async def inspect_topics(store: KafkaStore, specs: Sequence[TopicSpec], demands:
     on_brokers, brokers_wait = await _broker_problems(store, demands)
     for spec in specs:
         partitions = await store.partitions_of(spec.name)
-        if partitions != spec.partitions:
+        if partitions != spec.partitions and not (spec.is_routing and partitions > spec.partitions):
             counts.append(await _wrong_count(store, spec, partitions))
         if partitions:
             found, configs = await _topic_problems(store, spec, demands)
@@ -129,6 +139,12 @@ async def _wrong_count(store: KafkaStore, spec: TopicSpec, partitions: int) -> P
         text = (
             f"topic {spec.name} does not exist: create it with {spec.partitions} partitions "
             f"and replication factor {REPLICATION_FACTOR_MIN}, or with `gateway topics create`"
+        )
+        return Problem(Level.WRONG, spec.name, "partitions", text)
+    if spec.is_routing:
+        text = (
+            f"topic {spec.name} has {partitions} partitions and must have {spec.partitions}, one more than "
+            "the clean topic: add them"
         )
         return Problem(Level.WRONG, spec.name, "partitions", text)
     if partitions > spec.partitions and await _is_pinned(store, spec):
@@ -150,7 +166,7 @@ async def _is_pinned(store: KafkaStore, spec: TopicSpec) -> bool:
     try:
         text = (await store.notes(PIN, spec.name)).get(0)
         return text is not None and Pin.decode(text).partitions == spec.partitions
-    except ConfigurationError:  # the pin cannot be read
+    except (ConfigurationError, IdentityMismatchError):  # the pin cannot be read
         return False
 
 
@@ -158,7 +174,7 @@ async def _create(store: KafkaStore, spec: TopicSpec, demands: Demands, replicat
     controller = (await store.cluster.describe()).controller
     if controller is None:
         raise RetriableError("the cluster has no controller yet")
-    configs = list(demands.configs(replication_factor).items())
+    configs = list(demands.configs(replication_factor, keeps_all=spec.is_routing).items())
     topics: list[Any] = [(spec.name, spec.partitions, replication_factor, [], configs)]
     timeout_ms = round(store.config.request_timeout_s * 1000)
     response = await store.cluster.send(
@@ -199,7 +215,8 @@ async def _topic_problems(
         raise RetriableError(f"topic {spec.name} is not known to every broker yet")
     configs = await store.cluster.topic_settings(spec.name)
     problems = _replicas_problem(spec.name, topic)
-    return problems + problems_of(f"topic {spec.name}", spec.name, configs, demands.topic_rules()), configs
+    rules = demands.topic_rules(keeps_all=spec.is_routing)
+    return problems + problems_of(f"topic {spec.name}", spec.name, configs, rules), configs
 
 
 def _replicas_problem(name: str, topic: Mapping[str, Any]) -> list[Problem]:

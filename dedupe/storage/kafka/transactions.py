@@ -18,20 +18,31 @@ from aiokafka.protocol.transaction import (
     InitProducerIdRequest_v0,
 )
 
-from dedupe.model.errors import FencedError, NotAppendedError
+from dedupe.model.errors import FencedError, NotAppendedError, RetriableError
+from dedupe.model.types import Offset
 from dedupe.storage.kafka.broker_connection import BrokerConnection, ConnectionPool
 from dedupe.storage.kafka.cluster import NO_COORDINATOR_CODES, KafkaCluster, error_name
 from dedupe.storage.kafka.config import Address, KafkaConfig
-from dedupe.storage.kafka.wire import ProducerIdAndEpoch, response_for
+from dedupe.storage.kafka.wire import ProducerIdAndEpoch
 
 NONE, INVALID_TIMESTAMP, INVALID_PRODUCER_ID_MAPPING, CONCURRENT_TRANSACTIONS = 0, 32, 49, 51
 INVALID_PRODUCER_EPOCH = 47
+OPERATION_NOT_ATTEMPTED = 55  # another partition of the request has an error
 FENCED_CODES = frozenset({INVALID_PRODUCER_EPOCH, 90})  # 90: PRODUCER_FENCED
 
 TAKEOVER_CODES = frozenset({-1, CONCURRENT_TRANSACTIONS})
 """
 What a coordinator answers to EndTxn while it aborts the transaction for a newer producer; Kafka 4.2 answers
 UNKNOWN_SERVER_ERROR (-1), too. It answers the next request with the error that the epoch is fenced.
+"""
+
+REFUSED_CODES = frozenset({2, 3, 10, 18, 19, 29, 31, INVALID_TIMESTAMP, 44, 45, 87})
+"""
+Errors of Produce that a leader finds before it appends: CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION (the
+records of a deleted topic are gone), MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, NOT_ENOUGH_REPLICAS,
+TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED, INVALID_TIMESTAMP, POLICY_VIOLATION,
+OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_RECORD. Any other error may follow an append: a leader that is deposed
+while it waits for replicas answers NOT_LEADER_OR_FOLLOWER about a batch that may stay.
 """
 
 ANSWER_S = 2.0
@@ -85,7 +96,7 @@ class Patience:
 
 
 class TransactionCoordinator:
-    """Asks for epochs of one transactional.id, and has markers written into one partition."""
+    """Asks for epochs of one transactional.id, and has markers written into its partitions."""
 
     def __init__(
         self,
@@ -94,10 +105,12 @@ class TransactionCoordinator:
         transactional_id: str,
         cluster: KafkaCluster,
         connections: ConnectionPool,
+        *,
+        beside: TopicPartition | None = None,
     ) -> None:
-        """Connect to nothing yet."""
+        """Connect to nothing yet; each marker is written into `tp`, and into the partition `beside` it."""
         self._config = config
-        self._tp = tp
+        self._tps = (tp,) if beside is None else (tp, beside)
         self._transactional_id = transactional_id
         self._cluster = cluster
         self._connections = connections
@@ -125,7 +138,7 @@ class TransactionCoordinator:
 
     async def mark(self, producer: ProducerIdAndEpoch, patience: Patience) -> None:
         """
-        Commit an empty transaction; its marker is in the partition a moment later.
+        Commit an empty transaction; its marker is in each partition a moment later.
 
         Raises:
             FencedError: a newer epoch exists.
@@ -133,7 +146,7 @@ class TransactionCoordinator:
             KafkaError, OSError, RetriableError: no answer in time, or another refusal.
         """
         had_open_transaction, self._has_open_transaction = self._has_open_transaction, True
-        topics = [(self._tp.topic, [self._tp.partition])]
+        topics = [(tp.topic, [tp.partition]) for tp in self._tps]
         begin = AddPartitionsToTxnRequest_v0(self._transactional_id, *producer, topics)
         code, _ = await self._ask(begin, patience, again={CONCURRENT_TRANSACTIONS})
         if code != NONE:
@@ -174,8 +187,11 @@ class TransactionCoordinator:
     def _code_of(self, response: Any) -> int:
         if response.API_KEY != AddPartitionsToTxnRequest_v0.API_KEY:
             return int(response.error_code)
-        (code,) = response_for(self._tp, response.errors)
-        return int(code)
+        codes = {(topic, each[0]): int(each[1]) for topic, parts in response.errors for each in parts}
+        if codes.keys() != set(self._tps):
+            raise RetriableError("a coordinator's response is about other partitions")
+        wrong = [code for code in codes.values() if code not in (NONE, OPERATION_NOT_ATTEMPTED)]
+        return wrong[0] if wrong else max(codes.values())
 
     async def _send(self, address: Address, request: Any, patience: Patience) -> Any:
         name = type(request).__name__.partition("Request_")[0]
@@ -215,3 +231,17 @@ def raise_for_code(request: str, code: int) -> None:
         )
     if code != NONE:
         raise NotAppendedError(f"{request} was refused: {error_name(code)}") from for_code(code)()
+
+
+async def why_unmarked(config: KafkaConfig, cluster: KafkaCluster, tp: TopicPartition, end: Offset) -> str:
+    """Return why readers do not see the marker of a fence below the last stable offset, `end`."""
+    all_end = await cluster.end(tp)
+    if all_end <= end:
+        return f"the leader of {tp} does not know of its fence"
+    topic, partition = tp
+    return (
+        f"a transaction of another producer is open in {topic}-{partition} since offset {end}, and hides "
+        f"all up to {all_end}: wait for its timeout, or end it by `kafka-transactions.sh "
+        f"--bootstrap-server {config.bootstrap_servers} abort --topic {topic} "
+        f"--partition {partition} --start-offset {end}`"
+    )

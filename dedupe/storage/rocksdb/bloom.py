@@ -2,8 +2,8 @@
 The Bloom filter cache of a lane's index: one filter in memory over the keys of all files.
 
 RocksDB checks a filter in each file, so the cost of an absent key grows with the number of files. The cache
-is not stored: it is built after each opening. RocksDB looks up all keys until the filter is complete, and
-from then on only the keys that pass it.
+is not stored: it is built after each opening, by the lane that serves. RocksDB looks up all keys until the
+filter is complete, and from then on only the keys that pass it.
 
 RocksIndex.lookup -> **BloomFilterCache.possible** -> RocksDB's multi-get
 """
@@ -177,6 +177,18 @@ class BloomFilterCache:
             if self._scan_due >= least:
                 self._scan(self._next, min(self._scan_due, SCANS_MAX * least))
                 self._scan_due = 0
+
+    def warm(self) -> bool:
+        """
+        Continue the scan by one step, without new keys; False if there is none.
+
+        Raises as `add` does.
+        """
+        if self._next is None:
+            self._begin_if_due()
+        if self._next is not None:
+            self._scan(self._next, self._tuning.front_keys_scanned)
+        return self._next is not None
 
     def _begin_if_due(self) -> None:
         entries = self._database.entries

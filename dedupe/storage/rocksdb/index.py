@@ -7,24 +7,21 @@ from the log.
 Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
-import structlog
-from rocksdict import WriteBatch
+from rocksdict import Checkpoint, Rdict, WriteBatch
 
 from dedupe.decide.sessions import Listing, SessionCounts, SessionKey, SessionState
 from dedupe.decide.source_sizes import SourceSizes
 from dedupe.decide.window import Step
-from dedupe.model.errors import ConfigurationError, GatewayError, IndexCorruptError, IndexUnavailableError
+from dedupe.model.errors import GatewayError, IndexCorruptError
 from dedupe.model.identity import KEY_BYTES
 from dedupe.model.types import Entry, EventKey, Offset
-from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, Opening, WalFiles
+from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, WalFiles
 from dedupe.storage.rocksdb.bloom import BloomFilterCache
-from dedupe.storage.rocksdb.database import MIB, Database, Tuning, destroy, is_empty, translate, tuning_for
+from dedupe.storage.rocksdb.database import Database, Tuning, destroy, is_empty, translate
 from dedupe.storage.rocksdb.format import (
     ENTRY,
     IDENTITY_KEY,
@@ -39,105 +36,8 @@ from dedupe.storage.rocksdb.format import (
     read_steps,
 )
 from dedupe.storage.rocksdb.marks import check_not_disproved, note_disproved, note_proved, unproved
-from dedupe.storage.rocksdb.replay import Preparation
 from dedupe.storage.rocksdb.sessions import SessionTable
 from dedupe.storage.rocksdb.wal import wal_files
-
-LANE_BYTES_MIN = 4 * MIB
-"""With less, a file would hold a few thousand keys, and each lookup would read hundreds of files."""
-
-CLOSERS = 4
-
-
-class RocksStore:
-    """The indexes of one process, in root/<topic>/<partition>."""
-
-    def __init__(self, root: Path, *, lanes: int, memory_bytes: int, keys_max: int) -> None:
-        """
-        Divide the memory among the lanes of this process.
-
-        Args:
-            root: a folder, created with the first index.
-            lanes: the number of indexes that are open at once, >= 1.
-            memory_bytes: for memtables and block caches, at least LANE_BYTES_MIN a lane.
-            keys_max: the number of newest keys that a lane remembers, see tuning_for.
-
-        Raises:
-            ConfigurationError: too little memory.
-        """
-        self._root = root
-        lane_bytes = memory_bytes // lanes
-        if lane_bytes < LANE_BYTES_MIN:
-            raise ConfigurationError(
-                f"index memory of {memory_bytes} bytes is too little for {lanes} lanes: "
-                f"each needs at least {LANE_BYTES_MIN}"
-            )
-        self._tuning = tuning_for(lane_bytes, keys_max)
-        self.open_files_max = lanes * self._tuning.open_files_max
-        self._preparation = Preparation()
-        self._closers = ThreadPoolExecutor(CLOSERS, thread_name_prefix="index-close")
-        self._closing: dict[Path, Future[None]] = {}
-        self._damage: dict[Path, IndexCorruptError] = {}  # found by a replay; `open` raises it
-
-    async def prepare(self, identity: IndexIdentity) -> None:
-        """See IndexStore. Waits until the lane's previous index is closed or deleted."""
-        path = self._path(identity)
-        if (closing := self._closing.get(path)) is not None:
-            closed = asyncio.wrap_future(closing)
-            await asyncio.wait([closed])  # a cancellation does not cancel `closed`, as `await closed` would
-            closed.exception()  # marks it as retrieved; `open` raises it
-        self._damage.pop(path, None)
-        try:
-            await self._preparation.run(path, self._tuning)
-        except IndexCorruptError as err:
-            self._damage[path] = err
-        except OSError as err:
-            raise IndexUnavailableError(f"cannot prepare {path}: {err}") from err
-
-    def opening(self, identity: IndexIdentity) -> Opening | None:
-        return self._preparation.progress_of(self._path(identity))
-
-    def open(self, identity: IndexIdentity) -> "RocksIndex":
-        """
-        See IndexStore. Takes milliseconds after `prepare` (loadtests/results/index_open.md).
-
-        Raises:
-            IndexCorruptError: see IndexStore.
-            IndexUnavailableError: another process, or an index still open in this one, holds the lock, or a
-                condition of the machine prevents access (see translate). Keep the index.
-        """
-        path = self._path(identity)
-        self._wait_until_closed(path)
-        if (damage := self._damage.pop(path, None)) is not None:
-            raise damage
-        return RocksIndex(path, identity, self._tuning, close=self._close)
-
-    def discard(self, identity: IndexIdentity) -> None:
-        """
-        See IndexStore. Deletes in a thread, after the index is closed; `prepare` waits for it.
-
-        An index that is open is kept, and `open` raises IndexCorruptError.
-        """
-        path = self._path(identity)
-        self._damage.pop(path, None)
-        structlog.get_logger(__name__).warning("index is deleted", path=str(path))
-        self._closing[path] = self._closers.submit(_destroy_after, self._closing.get(path), path)
-
-    def close(self) -> None:
-        """Wait until all closed indexes have released their files; then the store cannot be used again."""
-        self._closers.shutdown()
-
-    def _close(self, database: Database) -> None:
-        """Close in a thread, since a flush would block the event loop."""
-        self._closing[database.path] = self._closers.submit(database.close)
-
-    def _wait_until_closed(self, path: Path) -> None:
-        """Block until the previous index is closed or deleted. Raises IndexCorruptError, see `discard`."""
-        if (closing := self._closing.pop(path, None)) is not None:
-            closing.result()
-
-    def _path(self, identity: IndexIdentity) -> Path:
-        return self._root / identity.topic / str(identity.partition)
 
 
 class RocksIndex:
@@ -249,6 +149,11 @@ class RocksIndex:
                 entries[place] = entry
         return entries
 
+    def warm(self) -> bool:
+        """See DedupeIndex: 2 to 4 ms of the scan for the Bloom filter cache."""
+        self._opened()
+        return self._bloom.warm()
+
     def apply(self, update: IndexUpdate) -> None:
         """See DedupeIndex. One WriteBatch over all column families, in the WAL but not synced."""
         database = self._opened()
@@ -284,6 +189,44 @@ class RocksIndex:
         destroy(self._path)
         self._failure = None
         self._begin(start)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is not closed."""
+        return self._database is not None
+
+    def begin_flush(self) -> None:
+        """Have RocksDB write its memtables to files, in its own threads. Raises IndexUnavailableError."""
+        for family in self._families():
+            try:
+                family.flush(wait=False)
+            except Exception as err:
+                translate(err, f"cannot flush {self._path}")
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether what was there at `begin_flush` is in files. Raises IndexUnavailableError."""
+        names = "rocksdb.num-immutable-mem-table", "rocksdb.mem-table-flush-pending"
+        try:
+            return not any(family.property_int_value(name) for family in self._families() for name in names)
+        except Exception as err:
+            translate(err, f"cannot measure {self._path}")
+
+    def checkpoint(self, folder: Path) -> None:
+        """
+        Make a copy of the index in a new folder, of hard links.
+
+        It flushes what is still in memory, and holds Python's global lock meanwhile: see `begin_flush`.
+        Raises IndexCorruptError, IndexUnavailableError.
+        """
+        try:
+            Checkpoint(self._opened().entries).create_checkpoint(str(folder))
+        except Exception as err:
+            translate(err, f"cannot copy {self._path}")
+
+    def _families(self) -> tuple[Rdict, ...]:
+        database = self._opened()
+        return database.entries, database.meta, database.sessions
 
     def covers(self, offset: Offset) -> bool:
         """
@@ -368,12 +311,6 @@ class RocksIndex:
             last = self._get(database, [self.state.last_key])[0]
             if last is None or last.offset != self.state.last_offset:
                 raise IndexCorruptError(f"{self._path} lacks the last entry of its own state")
-
-
-def _destroy_after(closing: Future[None] | None, path: Path) -> None:
-    if closing is not None:
-        closing.exception()  # waits; what an earlier deletion could not do, this one tries again
-    destroy(path)
 
 
 def _write(database: Database, batch: WriteBatch, *, has_secondary_keys: bool = False) -> None:

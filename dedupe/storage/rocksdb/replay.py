@@ -87,7 +87,7 @@ class Preparation:
 
     def _note(self, path: Path, read_bytes: int) -> None:
         before = self._progress[path]
-        done_bytes = max(before.done_bytes, min(read_bytes, before.size_bytes))  # what it reads may have grown
+        done_bytes = max(before.done_bytes, min(read_bytes, before.size_bytes))  # it may have grown
         opening = self._progress[path] = before._replace(done_bytes=done_bytes)
         structlog.get_logger(__name__).info(
             "write-ahead log is checked and replayed", path=str(path), progress=round(opening.ratio, 2)

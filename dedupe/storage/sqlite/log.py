@@ -17,9 +17,15 @@ from typing import NamedTuple, Self
 import structlog
 
 from dedupe.model.errors import ConfigurationError, NotAppendedError
-from dedupe.model.record import HEADER_GATEWAY, HEADER_PROGRESS, HEADER_REASON, HEADER_SOURCE
+from dedupe.model.record import (
+    HEADER_DIALECT,
+    HEADER_GATEWAY,
+    HEADER_PROGRESS,
+    HEADER_REASON,
+    HEADER_SOURCE,
+)
 from dedupe.model.types import LogRecord, NewRecord, Offset
-from dedupe.storage.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
+from dedupe.storage.log import NOTE_BYTES_MAX, Crashpoint, DecidingLog, no_crashpoint
 from dedupe.storage.sqlite.operations import Append, CreateTopic, Fence, KeepNote, Trim
 from dedupe.storage.sqlite.reading import (
     BatchQuery,
@@ -117,16 +123,20 @@ class SqliteStore:
         """Return one partition; `partitions_of` or `create_topic` must have read its topic before."""
         return SqliteLog(self._place(topic, partition), self._writer, self._readers, self._limits)
 
+    def deciding_log(self, topic: str, partition: int) -> DecidingLog:
+        """See LogStore; partitions of the embedded log stay as many as they are."""
+        raise ConfigurationError("the embedded log has one process, and its partitions do not change")
+
     async def notes(self, name: str, topic: str) -> dict[int, str]:
         start = _note_key(name, topic)
         rows = await self._readers.run(lambda connection: select_meta(connection, start))
         return {int(key.removeprefix(start)): text for key, text in rows}
 
-    async def note(self, name: str, topic: str, partition: int, text: str) -> None:
+    async def note(self, name: str, topic: str, partition: int, text: str, *, once: bool = False) -> None:
         """See LogStore. Waits up to SqliteLimits.busy_timeout_s while another process commits."""
         assert len(text.encode()) <= NOTE_BYTES_MAX
         place = self._place(topic, partition)
-        await self._writable.do(KeepNote(f"{_note_key(name, topic)}{place.partition}", text))
+        await self._writable.do(KeepNote(f"{_note_key(name, topic)}{place.partition}", text, once))
 
     async def newest_timestamp_ms(self) -> int | None:
         """Return the newest timestamp of all topics, None without records. Raises RetriableError."""
@@ -293,9 +303,10 @@ def _row_of(record: NewRecord) -> Row:
     for name, value in more:
         if name == HEADER_REASON:
             reason = value.decode()
-        else:
-            assert name == HEADER_PROGRESS, record.headers
+        elif name == HEADER_PROGRESS:
             progress = value
+        else:
+            assert name == HEADER_DIALECT, record.headers  # gw tells it, too
     return record.timestamp_ms, source.decode(), reason, record.key, gateway, record.value, progress
 
 

@@ -107,13 +107,15 @@ class CreateTopic(Change):
 
 @dataclass(frozen=True, slots=True)
 class KeepNote(Change):
-    """Write a row of `meta`, or replace it."""
+    """Write a row of `meta`, or replace it, unless it is written once."""
 
     key: str
     text: str
+    once: bool = False
 
     def run(self, transaction: Transaction) -> None:
-        transaction.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", self.key, self.text)
+        conflict = "IGNORE" if self.once else "REPLACE"
+        transaction.execute(f"INSERT OR {conflict} INTO meta VALUES (?, ?)", self.key, self.text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,14 @@ from threading import Lock
 from typing import NamedTuple, TypeVar
 
 from dedupe.model.errors import LogCorruptError
-from dedupe.model.record import HEADER_GATEWAY, HEADER_PROGRESS, HEADER_REASON, HEADER_SOURCE
+from dedupe.model.record import (
+    CLOUDEVENT_HEADERS,
+    FLAG_CLOUDEVENT,
+    HEADER_GATEWAY,
+    HEADER_PROGRESS,
+    HEADER_REASON,
+    HEADER_SOURCE,
+)
 from dedupe.model.types import Headers, LogRecord, Offset
 from dedupe.storage.sqlite.schema import SqliteLimits, connect, translated
 
@@ -162,4 +169,6 @@ def _headers_of(source: str, gateway: bytes, reason: str | None, progress: bytes
         headers.append((HEADER_PROGRESS, progress))
     if reason is not None:
         headers.append((HEADER_REASON, reason.encode()))
+    if gateway[1] & FLAG_CLOUDEVENT:
+        headers += CLOUDEVENT_HEADERS
     return headers

@@ -161,6 +161,10 @@ imagePullSecrets:
 {{- if .Values.secrets.existingSecret }}
 {{- $_ := set $settings "GATEWAY_WRITE_KEYS_FILE" (printf "/etc/gateway/write-keys/%s" .Values.secrets.keys.writeKeys) }}
 {{- end }}
+{{- with .Values.snapshots.url }}
+{{- $_ := set $settings "GATEWAY_SNAPSHOTS_URL" . }}
+{{- $_ := set $settings "GATEWAY_SNAPSHOTS_INTERVAL" (toString $.Values.snapshots.interval) }}
+{{- end }}
 {{- range $name, $path := dict "IDENTITY_SECRET" .Values.secrets.files.identitySecret "ADMIN_TOKEN" .Values.secrets.files.adminToken "ADMIN_READ_TOKEN" .Values.secrets.files.adminReadToken "WRITE_KEYS" .Values.secrets.files.writeKeys }}
 {{- if $path }}
 {{- $_ := set $settings (printf "GATEWAY_%s_FILE" $name) $path }}
@@ -207,6 +211,16 @@ imagePullSecrets:
 {{- end }}
 {{- if and .Values.kafka.sasl.existingSecret .Values.kafka.sasl.passwordFile }}
 {{- fail "kafka.sasl.existingSecret and kafka.sasl.passwordFile exclude each other: one of them has the password" }}
+{{- end }}
+{{- if and .Values.snapshots.url (ne .Values.log "kafka") }}
+{{- fail "snapshots.url needs log: kafka, since the embedded log lies beside its index" }}
+{{- end }}
+{{- if and .Values.snapshots.drill.enabled (not .Values.snapshots.url) }}
+{{- fail "snapshots.drill.enabled needs snapshots.url, the bucket with the copies" }}
+{{- end }}
+{{- $keys := int64 (get .Values.config "GATEWAY_INDEX_KEYS_MAX" | default 500000000) }}
+{{- if and (eq .Values.log "kafka") (eq .Values.mode "production") (not .Values.persistence.enabled) (not .Values.snapshots.url) (gt $keys 20000000) }}
+{{- fail (printf "persistence.enabled: false without snapshots.url: each new pod would read up to %d ids from the log before it serves; set snapshots.url, or config.GATEWAY_INDEX_KEYS_MAX to at most 20000000" $keys) }}
 {{- end }}
 {{- if and .Values.autoscaling.enabled .Values.autoscaling.external }}
 {{- fail "autoscaling.enabled and autoscaling.external exclude each other: two autoscalers would fight" }}
@@ -266,13 +280,16 @@ imagePullSecrets:
 {{- fail "config.GATEWAY_TRACES needs networkPolicy.egress.extra, a rule for the collector (or set networkPolicy.egress.enabled: false)" }}
 {{- end }}
 {{- $needsOut := or (eq .Values.kafka.sasl.mechanism "AWS_MSK_IAM") (hasPrefix "http" .Values.kafka.sasl.oauth.tokenUrl) }}
+{{- if and $isClosed .Values.snapshots.url }}
+{{- fail "snapshots.url needs networkPolicy.egress.extra, a rule for the bucket (or set networkPolicy.egress.enabled: false)" }}
+{{- end }}
 {{- if and $isClosed $needsOut (contains "SASL" .Values.kafka.securityProtocol) }}
 {{- fail (printf "kafka.sasl.mechanism: %s needs networkPolicy.egress.extra, a rule for what gives its tokens (or set networkPolicy.egress.enabled: false)" .Values.kafka.sasl.mechanism) }}
 {{- end }}
 {{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) }}
 {{- fail "autoscaling.minReplicas must not exceed autoscaling.maxReplicas" }}
 {{- end }}
-{{- $own := list "GATEWAY_MODE" "GATEWAY_LOG" "GATEWAY_HOST" "GATEWAY_PORT" "GATEWAY_ADMIN_HOST" "GATEWAY_ADMIN_PORT" "GATEWAY_PROBE_LISTEN" "GATEWAY_DATA_DIR" "GATEWAY_KAFKA_BOOTSTRAP_SERVERS" "GATEWAY_KAFKA_SECURITY_PROTOCOL" "GATEWAY_KAFKA_SASL_MECHANISM" "GATEWAY_KAFKA_SASL_USERNAME" "GATEWAY_KAFKA_SASL_PASSWORD" "GATEWAY_KAFKA_SASL_PASSWORD_FILE" "GATEWAY_KAFKA_OAUTH_TOKEN_URL" "GATEWAY_KAFKA_OAUTH_SCOPE" "GATEWAY_KAFKA_OAUTH_EXTENSIONS" "GATEWAY_KAFKA_OAUTH_CA_FILE" "GATEWAY_KAFKA_SSL_CA_FILE" "GATEWAY_KAFKA_SSL_CERT_FILE" "GATEWAY_KAFKA_SSL_KEY_FILE" "GATEWAY_KAFKA_SSL_KEY_PASSWORD_FILE" "GATEWAY_WRITE_KEYS_FILE" "GATEWAY_IDENTITY_SECRET" "GATEWAY_ADMIN_TOKEN" "GATEWAY_ADMIN_READ_TOKEN" "GATEWAY_WORKER_ID" "GATEWAY_PEER_LISTEN" "GATEWAY_PEER_ADDRESS" "GATEWAY_PEER_TLS_CERT_FILE" "GATEWAY_PEER_TLS_KEY_FILE" "GATEWAY_PEER_TLS_CA_FILE" "GATEWAY_ZONE" }}
+{{- $own := list "GATEWAY_MODE" "GATEWAY_LOG" "GATEWAY_HOST" "GATEWAY_PORT" "GATEWAY_ADMIN_HOST" "GATEWAY_ADMIN_PORT" "GATEWAY_PROBE_LISTEN" "GATEWAY_DATA_DIR" "GATEWAY_KAFKA_BOOTSTRAP_SERVERS" "GATEWAY_KAFKA_SECURITY_PROTOCOL" "GATEWAY_KAFKA_SASL_MECHANISM" "GATEWAY_KAFKA_SASL_USERNAME" "GATEWAY_KAFKA_SASL_PASSWORD" "GATEWAY_KAFKA_SASL_PASSWORD_FILE" "GATEWAY_KAFKA_OAUTH_TOKEN_URL" "GATEWAY_KAFKA_OAUTH_SCOPE" "GATEWAY_KAFKA_OAUTH_EXTENSIONS" "GATEWAY_KAFKA_OAUTH_CA_FILE" "GATEWAY_KAFKA_SSL_CA_FILE" "GATEWAY_KAFKA_SSL_CERT_FILE" "GATEWAY_KAFKA_SSL_KEY_FILE" "GATEWAY_KAFKA_SSL_KEY_PASSWORD_FILE" "GATEWAY_WRITE_KEYS_FILE" "GATEWAY_IDENTITY_SECRET" "GATEWAY_ADMIN_TOKEN" "GATEWAY_ADMIN_READ_TOKEN" "GATEWAY_WORKER_ID" "GATEWAY_PEER_LISTEN" "GATEWAY_PEER_ADDRESS" "GATEWAY_PEER_TLS_CERT_FILE" "GATEWAY_PEER_TLS_KEY_FILE" "GATEWAY_PEER_TLS_CA_FILE" "GATEWAY_ZONE" "GATEWAY_SNAPSHOTS_URL" "GATEWAY_SNAPSHOTS_INTERVAL" }}
 {{- range $name, $_ := .Values.config }}
 {{- if has $name $own }}
 {{- fail (printf "config.%s is set by the chart: change the value that it is made of" $name) }}

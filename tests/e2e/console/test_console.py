@@ -129,6 +129,34 @@ def test_refused_requests_are_seen_whatever_is_known_of_them(tmp_path: Path, ope
         eventually(lambda: sum(httpx.get(history).json()["refused_requests"]) == refused)
 
 
+def test_sources_tell_what_they_send(tmp_path: Path, open_page: Open) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {key: k, source: shop, quotas: {events: 1}}\n- {key: quiet-key, source: quiet}\n")
+    settings = {"GATEWAY_PARTITIONS": "1", "GATEWAY_WRITE_KEYS_FILE": str(keys)}
+    with Gateway(tmp_path / "gateway", settings) as gateway:
+        page = open_page(gateway.admin_url)
+        rows = page.locator("#sources-rows tr")
+        expect(rows).to_have_count(2)
+        event = new_event()
+        with httpx.Client(base_url=gateway.url, auth=("k", "")) as client:
+            sent = [event, event, event | {"event": "Changed"}]
+            client.post("/v1/events", json=sent, headers={"User-Agent": "analytics-node/3.1.0"})
+            client.post("/v1/events", json=[new_event() for _ in range(30)])
+            client.post("/v1/events", json=event)
+        shop = rows.filter(has_text="shop")
+        expect(shop.locator("td").nth(3)).to_have_attribute("title", "same_request 1, other 1")
+        expect(shop.locator("td").nth(4)).to_have_attribute("title", "conflict 1")
+        expect(shop).to_contain_text("analytics-node 3.1.0 1")
+        expect(shop.locator("td").nth(5)).to_have_attribute("title", "quota_exceeded 1")
+        expect(shop).to_contain_text("% events")
+        expect(page.locator("#sources-note")).to_contain_text("since ")
+        page.get_by_role("button", name="Since the start").click()
+        expect(page.get_by_role("button", name="Today")).to_be_visible()
+        expect(shop.locator("td").nth(3)).to_have_text("2")
+        page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
 def test_the_tail_pauses_and_filters(client: httpx.Client, gateway: Gateway, open_page: Open) -> None:
     page = open_page(gateway.admin_url)
     note = page.locator("#tail-note")

@@ -25,6 +25,7 @@ from dedupe.decide.window import Step
 from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.model.types import Entry, EventKey, Offset
 from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, Opening, WalFiles
+from dedupe.storage.snapshots.store import SnapshotStore
 from tests.support.sim.faults import OnFault, SimDice, ignore_fault
 
 UNSYNCED_MAX = 64
@@ -116,6 +117,7 @@ class MemoryStore:
 
     def __init__(self, rng: SimDice | None = None) -> None:
         self.has_room = True
+        self.snapshots: SnapshotStore | None = None
         self.openings: dict[Place, Opening] = {}
         self.on_fault: OnFault = ignore_fault
         self._rng = rng or SimDice()
@@ -294,6 +296,10 @@ class MemoryIndex:
         assert not self._is_closed, "index is closed"
         self._disk.is_damaged = self._disk.is_disproved = self._has_failed = False
         self._disk.forget(start)
+
+    def warm(self) -> bool:
+        """See DedupeIndex."""
+        return False
 
     def covers(self, offset: Offset) -> bool:
         return offset >= self._readable().complete_from

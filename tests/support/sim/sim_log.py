@@ -27,6 +27,7 @@ from dedupe.model.errors import (
 )
 from dedupe.model.types import LogRecord, NewRecord, Offset
 from dedupe.storage.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
+from dedupe.storage.notes import BEGUN_EMPTY, SESSIONS
 from tests.support.sim.faults import NO_FAULTS, OnFault, SimDice, SimFaults, ignore_fault
 
 READ_RECORDS_MAX = 100
@@ -79,10 +80,15 @@ class SimPartition:
 
     def fence(self) -> int:
         """Begin an epoch and return it; what is in flight never arrives, and the marker is seen by all."""
+        return self.mark(self.epoch + 1)
+
+    def mark(self, epoch: int) -> int:
+        """Have the marker of a later epoch; return the epoch."""
+        assert epoch > self.epoch
         self.hidden_from = self.in_flight = None
         self.end += 1
-        self.epoch += 1
-        return self.epoch
+        self.epoch = epoch
+        return epoch
 
     def send(self, request: Request) -> None:
         """Have a request on its way: a later call finds it in the log, or a fence is quicker."""
@@ -185,6 +191,10 @@ class SimStore:
         self._log_id = log_id
         self._partitions: dict[str, list[SimPartition]] = {}
         self._notes: dict[tuple[str, str], dict[int, str]] = {}
+        self.decisions: dict[tuple[str, int], SimPartition] = {}
+        """The partitions beside those whose owners decide."""
+        self.epochs: dict[tuple[str, int], int] = {}
+        """The newest epoch that was given out of each of these."""
 
     def another(
         self, *, crashpoint: Crashpoint = no_crashpoint, on_fault: OnFault = ignore_fault
@@ -194,6 +204,8 @@ class SimStore:
         other.rng = self.rng
         other._partitions = self._partitions
         other._notes = self._notes
+        other.decisions = self.decisions
+        other.epochs = self.epochs
         other.leaders = self.leaders
         return other
 
@@ -223,9 +235,10 @@ class SimStore:
         """Return the log's own notes of this name, to look at and to change."""
         return self._notes.setdefault((name, topic), {})
 
-    def forget_notes(self) -> None:
-        """Lose all notes, as Kafka does when they are not renewed for a week."""
-        self._notes.clear()
+    def forget_sessions(self, topic: str) -> None:
+        """Say nothing of sessions, as a log that was adopted does."""
+        for name in (BEGUN_EMPTY, SESSIONS):
+            self.noted(name, topic).clear()
 
     def lose_tail(self, topic: str, partition: int, records: int) -> None:
         """Lose the last n >= 1 committed records, as a broker that had not synced them."""
@@ -246,17 +259,21 @@ class SimStore:
     def partition_log(self, topic: str, partition: int) -> "SimLog":
         return SimLog(self, topic, partition)
 
+    def deciding_log(self, topic: str, partition: int) -> "SimDecidingLog":
+        return SimDecidingLog(self, topic, partition)
+
     async def notes(self, name: str, topic: str) -> dict[int, str]:
         await self._reach()
         self._fail_at_random(self.rng.faults.unavailable)
         return dict(self._notes.get((name, topic), {}))
 
-    async def note(self, name: str, topic: str, partition: int, text: str) -> None:
+    async def note(self, name: str, topic: str, partition: int, text: str, *, once: bool = False) -> None:
         assert partition < len(self._partitions[topic])
         assert len(text.encode()) <= NOTE_BYTES_MAX
         await self._reach()
         self._fail_at_random(self.rng.faults.unavailable)
-        self._notes.setdefault((name, topic), {})[partition] = text
+        if not (once and partition in self.noted(name, topic)):
+            self.noted(name, topic)[partition] = text
         await self.rng.step()
         self._fail_at_random(self.rng.faults.lose_reply)
 
@@ -462,3 +479,64 @@ class SimLog:
         if strikes:
             self._store.on_fault(fault, self._topic, self._number)
         return strikes
+
+
+class SimDecidingLog(SimLog):
+    """A partition with what its owners decide. See DecidingLog."""
+
+    def __init__(self, store: SimStore, topic: str, partition: int) -> None:
+        super().__init__(store, topic, partition)
+        self.decisions: list[LogRecord] = []
+        self._beside = store.decisions.setdefault((topic, partition), SimPartition())
+
+    async def fence(self) -> Offset:
+        """Take an epoch, have both marked in any order, then read both: each step may be the last."""
+        self._epoch = None
+        await self._call(RetriableError)
+        self._incarnation = self._partition.incarnation
+        both = [self._partition, self._beside]
+        epoch = self._store.epochs[self._topic, self._number] = 1 + max(
+            self._store.epochs.get((self._topic, self._number), 0), *(part.epoch for part in both)
+        )
+        if self._rng.says(0.5):
+            both.reverse()
+        for part in both:
+            await self._call(RetriableError)
+            self._arrive_late()
+            if part.epoch >= epoch or self._store.epochs[self._topic, self._number] != epoch:
+                raise RetriableError("simulated: another owner takes the partition over")
+            part.mark(epoch)
+        end = self._expected = self._partition.high_watermark
+        await self._call(RetriableError)
+        self.decisions = list(self._beside.records)
+        if self._strikes("lose_reply"):
+            raise RetriableError("simulated: the fence was not answered")
+        self._epoch = epoch
+        return end
+
+    async def decide(self, record: NewRecord) -> None:
+        """See DecidingLog."""
+        epoch, self._epoch = self._epoch, None
+        if epoch is None:
+            raise NotAppendedError("this owner has not fenced the partition since its last error")
+        await self._send_large(OutcomeUnknownError)
+        await self._call(NotAppendedError)
+        if self._strikes("refuse"):
+            raise NotAppendedError("simulated: the leader refused the decision")
+        request = Request(epoch, 0, [record])
+        self._beside.send(request)
+        self._store.crashpoint("decide")
+        await self._rng.step()
+        if self._strikes("delay_append"):
+            raise OutcomeUnknownError("simulated: the decision is still under way")
+        self._beside.arrive(request)
+        self._store.crashpoint("decided")
+        await self._rng.step()
+        await self._answer_late()
+        self._epoch = epoch
+
+    def _arrive_late(self) -> None:
+        """Let a decision that is under way arrive now, perhaps."""
+        if self._beside.in_flight is not None and self._rng.says(0.5):
+            with suppress(NotAppendedError, FencedError):
+                self._beside.arrive(self._beside.in_flight)

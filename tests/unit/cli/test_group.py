@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.group import broken_links, restart_risks, rows_of
+from app.cli.group import RISKS, broken_links, ranges, restart_risks, rows_of, verdicts
 
 
 def stats(
@@ -91,3 +91,29 @@ def test_pairs_that_do_not_reach_each_other_are_shown_with_both_reasons_in_80_co
     )
     assert max(len(line) for text in lines for line in text.splitlines()) <= 80
     assert list(broken_links({})) == [], "of a worker of an earlier version"
+
+
+def test_unsafe_restart_is_explained_in_80_columns() -> None:
+    rows = rows_of({"workers": {"a": A, "b": stats("ffaa", last_error="no")}, "silent": {"c": "timeout"}})
+    texts = list(verdicts(rows))
+    assert texts[0] == "c does not answer: timeout"
+    assert "a: a restart now is not safe: another worker does not answer (silent_worker)" in " ".join(
+        texts[1].split()
+    )
+    assert max(len(line) for text in texts for line in text.splitlines()) <= 80
+    assert list(verdicts(rows_of({"workers": {"a": A, "b": B}, "silent": {}}))) == [
+        "b: a restart now is not safe: nobody else could take a partition of its over at\n  once (no_standby)"
+    ]
+
+
+def test_each_risk_has_its_words() -> None:
+    everything = stats("aa-r", in_doubt=1, last_error="no") | {"disk": {"has_room": False}}
+    others = {"b": stats("ff--", group={"leaving": True})}
+    assert set(risks_of_a(everything, others, {"c": "timeout"})) == set(RISKS)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [([], ""), ([3], "3"), ([0, 1, 2, 5], "0-2,5"), ([0, 2, 3], "0,2-3")]
+)
+def test_partitions_are_ranges(numbers: list[int], text: str) -> None:
+    assert ranges(numbers) == text

@@ -60,8 +60,12 @@ def test_owner_and_standby_are_shown_where_there_is_a_group() -> None:
 
 def test_rates_are_of_what_came_since_the_earlier_look() -> None:
     text = overview(document(3_000, 70.0), document(1_000, 60.0))
-    (line,) = [line for line in text.splitlines() if line.startswith("per s")]
-    assert line.split()[2:4] == ["200", "200"]
+    rows = {words[0]: words[1:] for line in reversed(text.splitlines()) if (words := line.split())}
+    assert (rows["events"], rows["received"], rows["accepted"]) == (
+        ["per", "s"],
+        ["3,000", "200"],
+        ["3,000", "200"],
+    )
     assert "per s" not in overview(document(3_000, 70.0))
 
 
@@ -91,3 +95,15 @@ def test_keys_that_go_or_that_nobody_knows_are_named() -> None:
     assert "write keys that vanished from the key file and still work: 2\n" in shown
     assert "refused for an unknown write key: 1,500 requests\n" in shown
     assert "write key" not in overview(document(5, 60, write_keys=None))
+
+
+def test_screen_has_80_columns_whatever_it_shows() -> None:
+    busy = partition(
+        11, owner="events-gateway-11", standby="events-gateway-2", keys=500_000_000, restore_lag=10**9
+    )
+    text = overview(
+        document(10**12, 10**7, partitions=[busy, partition(1, last_error="E " * 40)], outage="Kafka " * 30),
+        document(0, 10.0),
+    )
+    assert max(map(len, text.splitlines())) <= 80
+    assert "events 1: E E" in text

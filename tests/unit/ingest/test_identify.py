@@ -27,9 +27,8 @@ from app.ingest.identify import Identifier
 from app.ingest.items import Fragment, Oversize, Packed
 from app.ingest.large_json import JSONLimits
 from app.ingest.message_ids import derived_id, fresh_id
-from app.ingest.parse import parse_batch, parse_event, parse_events
+from app.ingest.parse import Parse, parse_batch, parse_event, parse_events
 from app.ingest.payload import Payload
-from app.ingest.routes.parsing import Parse
 from app.settings.limits import RECORD_MARGIN_BYTES
 from dedupe.model.identity import MESSAGE_ID_BYTES_MAX, Identity, canonical_content, fingerprint_of
 from dedupe.model.quarantine import Quarantine

@@ -17,9 +17,8 @@ from app.ingest.identified import Arrival, Identified
 from app.ingest.identify import Identifier
 from app.ingest.items import Fragment, Oversize
 from app.ingest.large_json import AT_ONCE_BYTES, MARKS_AT_ONCE, SMALL_BYTES, JSONLimits
-from app.ingest.parse import parse_batch, parse_event, parse_events
+from app.ingest.parse import Parse, parse_batch, parse_event, parse_events
 from app.ingest.payload import Payload
-from app.ingest.routes.parsing import Parse
 from tests.unit.ingest.test_identify import identifier
 
 PARSES = (parse_batch, parse_events, parse_event)

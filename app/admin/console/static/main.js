@@ -7,12 +7,14 @@ import { keyProblems } from "./keys.js";
 import { Lookup } from "./lookup.js";
 import { levelOf, Partitions, partitionsOf, progressOf } from "./partitions.js";
 import { requestsWithoutEvents, tellRefused } from "./refused.js";
+import { Sources } from "./sources.js";
 import { Tail } from "./tail.js";
 import { byId, bytes, count, el, percent, rate, show, span, timeWithSeconds } from "./view.js";
 
 const STATS_MS = 2000;
 const HISTORY_MS = 10_000;
 const APART_MS = 5000;
+const SOURCES_MS = 5000;
 const HIDDEN_MS = 30_000;
 const DAY_S = 86_400;
 const RATE_S = 20;
@@ -211,6 +213,8 @@ function repeat(look, everyMs, onError) {
 
 repeat(lookAtStats, STATS_MS, tellLost);
 repeat(lookAtHistory, HISTORY_MS);
+const sources = new Sources();
+repeat(() => sources.look(), SOURCES_MS);
 const lookAtApartNow = repeat(lookAtApart, APART_MS);
 new Tail((source, id) => lookup.show(source, id), lookAtApartNow);
 

@@ -25,7 +25,6 @@ from dedupe.model.identity import Identity
 from dedupe.model.record import build_record, parse_identity
 from dedupe.model.types import Entry, Event, EventKey, LogRecord, NewRecord, Offset
 from dedupe.partition.context import LaneContext
-from dedupe.partition.gate import IdentityGate
 from dedupe.partition.index_recovery import IndexRecovery
 from dedupe.partition.metrics import LaneMetrics
 from dedupe.storage.index import IndexIdentity
@@ -173,7 +172,6 @@ class DedupeMachine(RuleBasedStateMachine):
             window_policy=self.policy,
             session_policy=SessionPolicy(0, 1, 0),
             session_notes=SessionNotes(self.sim, TOPIC),
-            gate=IdentityGate(1),
             restore_slots=asyncio.Semaphore(1),
             open_turn=asyncio.Lock(),
             limits=QUEUE_LIMITS,

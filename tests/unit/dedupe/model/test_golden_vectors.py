@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from dedupe.model.cloudevent import cloudevent_id, compared_form
 from dedupe.model.identity import Identity, canonical_content, fingerprint_of, message_id_of
 from dedupe.model.json_document import read_document, read_stored
 from dedupe.model.record import build_record, is_identified_by, parse_identity
@@ -50,6 +51,24 @@ def test_message_key_and_partition(vector: dict[str, Any]) -> None:
     assert key.hex() == vector["key"]
     assert partition_of(key, 8) == vector["partition_of_8"]
     assert partition_of(key, 12) == vector["partition_of_12"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["cloudevent_ids"])
+def test_cloudevent_id(vector: dict[str, Any]) -> None:
+    message_id = cloudevent_id(vector["source"], vector["id"])
+    key = IDENTITY.message_key("web", message_id)
+
+    assert message_id == vector["message_id"]
+    assert key.hex() == vector["key_of_web"]
+    assert partition_of(key, 8) == vector["partition_of_8"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["cloudevent_contents"])
+def test_content_of_a_cloudevent(vector: dict[str, Any]) -> None:
+    content = canonical_content(compared_form(vector["event"]))
+
+    assert content.decode() == vector["content"]
+    assert fingerprint_of(content).hex() == vector["fingerprint"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["contents"])

@@ -10,7 +10,6 @@ from dedupe.decide.window import WindowPolicy
 from dedupe.model.clock import SystemClock
 from dedupe.model.identity import Identity
 from dedupe.partition.context import LaneContext
-from dedupe.partition.gate import IdentityGate
 from dedupe.partition.lane import Lane
 from dedupe.partition.state import TRANSITIONS, LaneState
 from dedupe.storage.log import PartitionLog
@@ -50,12 +49,11 @@ def new_lane() -> Lane:
         window_policy=WindowPolicy(1_000, 1_000),
         session_policy=SessionPolicy(0, 1, 0),
         session_notes=SessionNotes(SimStore(log_id="log-1"), "events"),
-        gate=IdentityGate(1),
         restore_slots=asyncio.Semaphore(1),
         open_turn=asyncio.Lock(),
         limits=QUEUE_LIMITS,
     )
-    return Lane(0, cast(PartitionLog, None), context, number=0)
+    return Lane(0, cast(PartitionLog, None), context)
 
 
 def lane_in(state: LaneState) -> Lane:

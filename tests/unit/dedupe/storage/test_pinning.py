@@ -5,14 +5,15 @@ what another has noted.
 
 import pytest
 
-from dedupe.model.errors import IdentityMismatchError
+from dedupe.model.errors import ConfigurationError, IdentityMismatchError
 from dedupe.model.identity import Identity
-from dedupe.model.types import Topic
-from dedupe.storage.notes import BEGUN_EMPTY, PIN, SESSIONS
-from dedupe.storage.pinning import SessionNotes, check_pins, pin, renew_notes
-from tests.support.sim.sim_log import SimStore
+from dedupe.model.types import NewRecord, Topic
+from dedupe.storage.notes import PIN, Pin
+from dedupe.storage.pinning import SessionNotes, begin_log, check_pins, pin
+from tests.support.sim.sim_log import SimLog, SimStore
 
 TOPICS = [Topic("events", 2), Topic("events.quarantine", 1)]
+RECORD = NewRecord(1, b"a key", b"{}", [])
 OURS, THEIRS = Identity(b"a secret of this process"), Identity(b"a secret of another process")
 
 
@@ -34,21 +35,19 @@ async def test_pin_of_another_process_is_not_replaced(store: SimStore) -> None:
     assert await check_pins(store, TOPICS, THEIRS)
 
 
-async def test_pin_that_another_process_replaced_at_once_is_noticed(
-    store: SimStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_two_pins_at_once_the_first_counts(store: SimStore, monkeypatch: pytest.MonkeyPatch) -> None:
     note = store.note
 
-    async def overtaken(name: str, topic: str, partition: int, text: str) -> None:
-        await note(name, topic, partition, text)
-        if topic == TOPICS[-1].name:
-            monkeypatch.undo()
-            store.forget_notes()
-            await pin(store, TOPICS, THEIRS)
+    async def overtaken(name: str, topic: str, partition: int, text: str, *, once: bool = False) -> None:
+        monkeypatch.undo()
+        await pin(store, TOPICS, THEIRS)
+        await note(name, topic, partition, text, once=once)
 
     monkeypatch.setattr(store, "note", overtaken)
     with pytest.raises(IdentityMismatchError):
         await pin(store, TOPICS, OURS)
+
+    assert await check_pins(store, TOPICS, THEIRS)
 
 
 async def test_pin_that_was_interrupted_is_completed(store: SimStore) -> None:
@@ -89,38 +88,49 @@ async def test_gateway_that_found_the_log_empty_a_while_ago_takes_no_session_bac
     assert await notes.may_have(0)
 
 
-async def test_session_that_begins_while_notes_are_renewed_is_not_forgotten(
+# ---- the beginning of a log
+
+
+async def test_log_without_a_record_is_pinned(store: SimStore) -> None:
+    await begin_log(store, TOPICS, OURS)
+
+    assert await check_pins(store, TOPICS, OURS)
+
+
+@pytest.mark.parametrize(("topic", "partition"), [("events", 1), ("events.quarantine", 0)])
+@pytest.mark.parametrize("is_trimmed", [True, False])
+async def test_log_with_records_and_without_a_pin_is_not_begun_anew(
+    store: SimStore, topic: str, partition: int, is_trimmed: bool
+) -> None:
+    store.partition(topic, partition).intrude(RECORD)
+    if is_trimmed:
+        store.trim(topic, partition, 1)
+
+    with pytest.raises(ConfigurationError, match="gateway reshard adopt"):
+        await begin_log(store, TOPICS, OURS)
+
+    assert not store.noted(PIN, topic)
+
+
+async def test_log_with_records_and_a_pin_is_gone_on_with(store: SimStore) -> None:
+    await begin_log(store, TOPICS, OURS)
+    store.partition("events", 1).intrude(RECORD)
+
+    await begin_log(store, TOPICS, OURS)
+
+
+async def test_log_that_another_process_begins_meanwhile_is_gone_on_with(
     store: SimStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notes = SessionNotes(store, "events")
-    await notes.begin_log(0)
-    read = store.notes
+    partition_log = store.partition_log
 
-    async def overtaken(name: str, topic: str) -> dict[int, str]:
-        found = await read(name, topic)
-        if name == BEGUN_EMPTY:
-            monkeypatch.undo()
-            await notes.begin_sessions(0)
-        return found
+    def overtaken(topic: str, partition: int) -> SimLog:
+        if not store.noted(PIN, "events"):
+            for each in TOPICS:
+                store.noted(PIN, each.name)[0] = Pin(each.partitions, OURS.check_value.hex()).encoded()
+            store.partition("events", 0).intrude(RECORD)
+        return partition_log(topic, partition)
 
-    monkeypatch.setattr(store, "notes", overtaken)
-    await renew_notes(store, TOPICS)
+    monkeypatch.setattr(store, "partition_log", overtaken)
 
-    assert await notes.may_have(0)
-
-
-async def test_only_what_still_counts_is_renewed(store: SimStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kafka forgets the older note first, and then there may be sessions."""
-    notes = SessionNotes(store, "events")
-    await notes.begin_log(0)
-    await notes.begin_log(1)
-    await notes.begin_sessions(0)
-    noted: list[tuple[str, int]] = []
-
-    async def note(name: str, _topic: str, partition: int, _text: str) -> None:
-        noted.append((name, partition))
-
-    monkeypatch.setattr(store, "note", note)
-    await renew_notes(store, TOPICS)
-
-    assert sorted(noted) == [(BEGUN_EMPTY, 1), (SESSIONS, 0)]
+    await begin_log(store, TOPICS, OURS)

@@ -1,0 +1,114 @@
+"""
+Of each source: which libraries send, and why events come again. Since the start of the process.
+
+What a client calls itself is a label of metrics, so names are those of a known list, versions are numbers,
+and there are at most SENDERS_MAX of both together.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from app.http.refusal_counts import BoundedSources
+from app.http.sdk_library import OTHER, library_of
+from dedupe.decide.admission import DUPLICATE, NEW, REPEAT, STALE, Admission
+from dedupe.model.types import Event
+
+DAY_MS = 24 * 3600 * 1000
+
+SENDERS_MAX = 1_000
+PRODUCT_BYTES_MAX = 64
+
+RETRY_COUNT = b"x-retry-count"
+RECOVERED = b"rsa-recovered"
+"""Segment's SDKs count their retries, RudderStack's for pages says that it sends what another tab left."""
+
+NAMES_WITHOUT_VERSION = frozenset({OTHER, "android", "browser", "ios"})
+"""Whose User-Agent has the version of something else."""
+
+_VERSION = re.compile(r"\d{1,5}(?:\.\d{1,5}){0,3}")
+
+
+class Cause(StrEnum):
+    """Why a duplicate came."""
+
+    RETRY = "retry"  # the client says that it sends again
+    SAME_REQUEST = "same_request"  # twice in one request
+    INPUT = "input"  # an input topic was read again
+    OTHER = "other"  # clients that do not say it, proxies, browsers, users
+
+
+class Sender(NamedTuple):
+    """A library of a source; `version` is "" if it does not tell."""
+
+    source: str
+    library: str
+    version: str
+
+
+class SourceUse:
+    """Counts requests and duplicates; used in the ingest's loop."""
+
+    def __init__(self) -> None:
+        self._requests: defaultdict[tuple[str, bytes], int] = defaultdict(int)  # by source and product
+        self._labels = BoundedSources()
+        self._day_ends_ms = 0
+        self.duplicates: Counter[tuple[str, Cause]] = Counter()
+        """By source and cause."""
+        self.on_new_day: Callable[[int], None] = lambda _began_ms: None
+        """Called with the begin of each day, in UTC, once it is over midnight."""
+
+    def turn_day(self, now_ms: int) -> None:
+        """Begin a new day if the last one is over."""
+        if now_ms >= self._day_ends_ms:
+            began_ms = now_ms - now_ms % DAY_MS
+            self._day_ends_ms = began_ms + DAY_MS
+            self.on_new_day(began_ms)
+
+    def note(
+        self, events: Sequence[Event], admissions: Sequence[Admission], headers: Mapping[bytes, bytes]
+    ) -> None:
+        """
+        Count a request.
+
+        Args:
+            events: n >= 1 of one request.
+            admissions: theirs.
+            headers: its headers, by lower-case name.
+        """
+        sender = events[0].source, headers.get(b"user-agent", b"")[:PRODUCT_BYTES_MAX].partition(b" ")[0]
+        if sender in self._requests or len(self._requests) < SENDERS_MAX:
+            self._requests[sender] += 1
+        else:
+            self._requests[self._labels.label_of(sender[0]), b""] += 1
+        if admissions.count(NEW) < len(admissions):
+            self._note_duplicates(events, admissions, Cause.RETRY if is_retry(headers) else Cause.OTHER)
+
+    def _note_duplicates(
+        self, events: Sequence[Event], admissions: Sequence[Admission], cause_of_known: Cause
+    ) -> None:
+        for event, admission in zip(events, admissions, strict=True):
+            if admission is REPEAT:
+                self.duplicates[self._labels.label_of(event.source), Cause.SAME_REQUEST] += 1
+            elif admission is DUPLICATE or admission is STALE:
+                self.duplicates[self._labels.label_of(event.source), cause_of_known] += 1
+
+    def requests(self) -> Counter[Sender]:
+        """Return the requests with an event by source, library and version."""
+        requests: Counter[Sender] = Counter()
+        for (source, product), count in self._requests.items():
+            requests[Sender(source, *_named(product))] += count
+        return requests
+
+
+def is_retry(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a request says that it was sent before."""
+    return headers.get(RETRY_COUNT, b"0") != b"0" or RECOVERED in headers
+
+
+def _named(product: bytes) -> tuple[str, str]:
+    library = library_of({b"user-agent": product})
+    version = _VERSION.match(product.partition(b"/")[2].decode("ascii", "replace"))
+    return library, "" if version is None or library in NAMES_WITHOUT_VERSION else version[0]

@@ -1,0 +1,175 @@
+"""
+The records of a topic's routing topic, which says by what rules the topic is written. Pure and frozen.
+
+A record is bound to its place by a MAC under a key of the identity secret: one of another cluster, of another
+topic of that name or of another secret is refused, and so is one that no gateway wrote.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from dedupe.decide.resharding import Decision, Move, Plan
+from dedupe.model.errors import IdentityMismatchError
+from dedupe.model.identity import Identity
+from dedupe.model.types import Headers, LogRecord, NewRecord
+
+HEADER_MAC = "gr"
+"""The header of every record: a version byte, and the MAC."""
+
+VERSION = 1
+MAC_BYTES = 16
+KEY_BYTES = 32
+NOTE, PLAN, CUT, KEEP, CLOSE = "note", "plan", "cut", "keep", "close"
+"""The kinds of records that this version knows; a later one may write others."""
+
+_PURPOSE = b"routing"
+
+
+class Place(NamedTuple):
+    """Where a record belongs."""
+
+    log_id: str
+    topic_id: bytes  # of the topic whose rules it says; zeros where topics have no ids
+    partition: int  # of the routing topic
+
+
+class Note(NamedTuple):
+    """A note about a partition of the topic, or of its quarantine."""
+
+    name: str
+    topic: str
+    partition: int
+    text: str
+    once: bool = False  # it counts only if there is none of this name before it
+
+
+class Close(NamedTuple):
+    """The wish that a plan end: parents that have not decided keep their slots."""
+
+    plan: int
+
+
+def routing_topic_of(topic: str) -> str:
+    """Return the name of a topic's routing topic."""
+    return f"{topic}.routing"
+
+
+def mac_key_of(identity: Identity) -> bytes:
+    """Return the key of all MACs, from which the identity secret does not follow."""
+    return hashlib.blake2b(key=identity.secret, person=_PURPOSE, digest_size=KEY_BYTES).digest()
+
+
+def note_record(note: Note, place: Place, key: bytes, *, now_ms: int) -> NewRecord:
+    """Return the record of a note."""
+    return _record(NOTE, note._asdict(), place, key, now_ms)
+
+
+def plan_record(plan: Plan, place: Place, key: bytes, *, now_ms: int) -> NewRecord:
+    """Return the record of a plan, in partition 0."""
+    before = [_of_decision(decision) for decision in plan.before]
+    moves = [list(move) for move in plan.moves]
+    fields = {"before": before, "moves": moves, "number": plan.number, "partitions": plan.partitions}
+    return _record(PLAN, fields, place, key, now_ms)
+
+
+def decision_record(decision: Decision, place: Place, key: bytes, *, now_ms: int) -> NewRecord:
+    """Return the record of a parent's cut, or of its keeping, in the partition beside its own."""
+    return _record(CUT if decision.is_cut else KEEP, _of_decision(decision), place, key, now_ms)
+
+
+def close_record(close: Close, place: Place, key: bytes, *, now_ms: int) -> NewRecord:
+    """Return the record of the wish that a plan end, in partition 0."""
+    return _record(CLOSE, close._asdict(), place, key, now_ms)
+
+
+def read_record(record: LogRecord, places: Sequence[Place], key: bytes) -> Note | Plan | Decision | Close:
+    """
+    Return what a record says that belongs to one of some places.
+
+    Raises:
+        IdentityMismatchError: it belongs elsewhere, no gateway wrote it, or a later version did.
+    """
+    sealed = _mac_in(record.headers)
+    if sealed[:1] > bytes([VERSION]):
+        raise IdentityMismatchError(f"{_where(record)} was written by a newer gateway: run that one")
+    macs = (bytes([VERSION]) + _mac(key, place, record.key, record.value) for place in places)
+    if not any(hmac.compare_digest(sealed, mac) for mac in macs):
+        raise IdentityMismatchError(
+            f"{_where(record)} was written under another GATEWAY_IDENTITY_SECRET, for another cluster or for "
+            "another topic of this name; or no gateway wrote it"
+        )
+    fields = orjson.loads(record.value)
+    kind, version = fields.pop("kind"), fields.pop("v")
+    if kind not in _READERS or version > VERSION:
+        raise IdentityMismatchError(f"{_where(record)} was written by a newer gateway: run that one")
+    return _READERS[kind](fields)
+
+
+def _record(kind: str, fields: Mapping[str, object], place: Place, key: bytes, now_ms: int) -> NewRecord:
+    value = orjson.dumps({**fields, "kind": kind, "v": VERSION}, option=orjson.OPT_SORT_KEYS)
+    mac = _mac(key, place, kind.encode(), value)
+    return NewRecord(now_ms, kind.encode(), value, [(HEADER_MAC, bytes([VERSION]) + mac)])
+
+
+def _of_decision(decision: Decision) -> dict[str, object]:
+    if not decision.is_cut:
+        return {"partition": decision.partition, "plan": decision.plan}
+    return {**decision._asdict(), "last_key": decision.last_key.hex()}
+
+
+def _read_decision(fields: Mapping[str, Any]) -> Decision:
+    if "offset" not in fields:
+        return Decision(fields["plan"], fields["partition"], None)
+    known = {name: fields[name] for name in Decision._fields}
+    return Decision(**{**known, "last_key": bytes.fromhex(fields["last_key"])})
+
+
+def _read_plan(fields: Mapping[str, Any]) -> Plan:
+    moves = tuple(Move(*each) for each in fields["moves"])
+    before = tuple(_read_decision(each) for each in fields["before"])
+    return Plan(fields["number"], fields["partitions"], moves, before)
+
+
+_READERS: Mapping[str, Callable[[Mapping[str, Any]], Note | Plan | Decision | Close]] = {
+    NOTE: lambda fields: Note(*(fields[name] for name in Note._fields)),
+    PLAN: _read_plan,
+    CUT: _read_decision,
+    KEEP: _read_decision,
+    CLOSE: lambda fields: Close(fields["plan"]),
+}
+
+
+class Notes:
+    """What the notes of a routing topic say so far."""
+
+    def __init__(self) -> None:
+        self._texts: dict[tuple[str, str], dict[int, str]] = {}
+
+    def add(self, note: Note) -> None:
+        """Add the next note of the topic, in its order."""
+        texts = self._texts.setdefault((note.name, note.topic), {})
+        if not (note.once and note.partition in texts):
+            texts[note.partition] = note.text
+
+    def of(self, name: str, topic: str) -> dict[int, str]:
+        """Return the notes of this name by partition."""
+        return dict(self._texts.get((name, topic), {}))
+
+
+def _mac(key: bytes, place: Place, kind: bytes, value: bytes) -> bytes:
+    digest = hashlib.blake2b(key=key, person=_PURPOSE, digest_size=MAC_BYTES)
+    for part in (place.log_id.encode(), place.topic_id, place.partition.to_bytes(4, "big"), kind, value):
+        digest.update(len(part).to_bytes(4, "big") + part)
+    return digest.digest()
+
+
+def _mac_in(headers: Headers) -> bytes:
+    return next((value or b"" for name, value in headers if name == HEADER_MAC), b"")
+
+
+def _where(record: LogRecord) -> str:
+    return f"the record at offset {record.offset} of the routing topic"

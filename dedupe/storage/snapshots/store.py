@@ -1,0 +1,56 @@
+"""The interface of what makes snapshots of indexes and restores them."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from dedupe.model.types import Offset
+from dedupe.storage.index import DedupeIndex, IndexIdentity, Opening
+from dedupe.storage.snapshots.manifest import Manifest
+
+
+class Made(NamedTuple):
+    """A new snapshot."""
+
+    manifest: Manifest
+    sent_bytes: int  # of what the bucket did not have
+
+
+class SnapshotStore(Protocol):
+    """The snapshots of the indexes of one process. Every method raises SnapshotError, and nothing else."""
+
+    records_min: int
+    """Fewer offsets are read from the log in the time that a bucket takes to answer."""
+
+    async def make(self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset) -> Made:
+        """
+        Make a snapshot of an open index, and delete what older ones no longer need.
+
+        Args:
+            identity: of the index.
+            index: it takes updates meanwhile, and may be closed.
+            window_start: the first offset whose id it remembers.
+        """
+
+    def candidates(self, identity: IndexIdentity) -> AsyncGenerator[Manifest, None]:
+        """Yield the valid manifests of an index, the newest first; what is wrong with others is logged."""
+
+    async def restore(self, manifest: Manifest) -> None:
+        """
+        Put a snapshot at the place of the index, which is closed and deleted.
+
+        `DedupeIndex.unproved` of the index then has random offsets of the window. After an error there is
+        nothing at the place. A cancellation ends what is under way.
+        """
+
+    async def verify(self, manifest: Manifest, scratch: Path) -> None:
+        """Fetch all files of a snapshot into an empty folder, one after the other, and compare them."""
+
+    async def note_drill(self, identity: IndexIdentity) -> None:
+        """Note that a snapshot of the topic was restored and proved."""
+
+    async def last_drill_ms(self, identity: IndexIdentity) -> int | None:
+        """Return when a snapshot of the topic was last restored as a drill; None if never."""
+
+    def opening(self, identity: IndexIdentity) -> Opening | None:
+        """Return the progress of `restore`; None while there is none."""

@@ -1,0 +1,92 @@
+"""
+What a log owes the owners that decide beside their partitions, whatever it is made of.
+
+A subclass's module has a fixture `world`: see tests.contract.log_contract.
+"""
+
+import time
+from contextlib import suppress
+
+import pytest
+
+from dedupe.model.errors import FencedError, NotAppendedError, RetriableError
+from dedupe.model.types import NewRecord
+from dedupe.storage.log import DecidingLog
+from tests.contract.log_contract import LogWorld, read_all, records_of
+
+
+def decision(text: str) -> NewRecord:
+    return NewRecord(time.time_ns() // 1_000_000, b"cut", text.encode(), [])
+
+
+async def deciding(world: LogWorld, partition: int = 0) -> DecidingLog:
+    """Return a partition on a connection of its own, not fenced."""
+    return (await world.open()).deciding_log(world.topic, partition)
+
+
+async def decided(log: DecidingLog) -> list[str]:
+    """Fence, again where that fails, and return what was decided before."""
+    for _ in range(100):
+        with suppress(RetriableError):
+            await log.fence()
+            return [record.value.decode() for record in log.decisions]
+    raise AssertionError("no fence came to its end")
+
+
+class DecisionContract:
+    """Tests that every log with decisions passes."""
+
+    async def test_nothing_is_decided_without_a_fence(self, world: LogWorld) -> None:
+        log = await deciding(world)
+
+        with pytest.raises(NotAppendedError):
+            await log.decide(decision("a"))
+
+        assert await decided(log) == []
+        await log.close()
+
+    async def test_what_was_decided_is_found_by_the_next_owner(self, world: LogWorld) -> None:
+        first, second = await deciding(world), await deciding(world)
+        await decided(first)
+        await first.decide(decision("a"))
+        await first.decide(decision("b"))
+
+        assert await decided(second) == ["a", "b"]
+        for log in (first, second):
+            await log.close()
+
+    async def test_owner_that_has_decided_appends_on(self, world: LogWorld) -> None:
+        log = await deciding(world)
+        await decided(log)
+        await log.append(records_of(0, 2))
+        await log.decide(decision("a"))
+        await log.append(records_of(2, 2))
+
+        end = await log.fence()
+        assert [record[1:] for record in await read_all(log, 0, end)] == records_of(0, 4)
+        await log.close()
+
+    async def test_owner_of_before_decides_nothing_any_more(self, world: LogWorld) -> None:
+        first, second = await deciding(world), await deciding(world)
+        await decided(first)
+        await decided(second)
+
+        with pytest.raises(FencedError):
+            await first.decide(decision("late"))
+        with pytest.raises(NotAppendedError):
+            await first.append(records_of(0, 1))
+
+        await second.decide(decision("a"))
+        assert await decided(first) == ["a"]
+        for log in (first, second):
+            await log.close()
+
+    async def test_partitions_decide_for_themselves(self, world: LogWorld) -> None:
+        logs = [await deciding(world, partition) for partition in range(2)]
+        for number, log in enumerate(logs):
+            await decided(log)
+            await log.decide(decision(str(number)))
+
+        assert [await decided(log) for log in logs] == [["0"], ["1"]]
+        for log in logs:
+            await log.close()
