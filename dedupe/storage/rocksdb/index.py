@@ -7,13 +7,14 @@ from the log.
 Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from rocksdict import Checkpoint, Rdict, WriteBatch
 
 from dedupe.decide.sessions import Listing, SessionCounts, SessionKey, SessionState
+from dedupe.decide.source_sizes import SourceSizes
 from dedupe.decide.window import Step
 from dedupe.model.errors import GatewayError, IndexCorruptError
 from dedupe.model.identity import KEY_BYTES
@@ -123,7 +124,7 @@ class RocksIndex:
         return self._sessions.get(keys)
 
     @property
-    def session_sizes(self) -> Mapping[bytes, int]:
+    def session_sizes(self) -> SourceSizes:
         return self._sessions.sizes
 
     def oldest_sessions(self, count: int, listing: Listing) -> list[tuple[SessionKey, SessionState]]:
