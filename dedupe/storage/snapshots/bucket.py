@@ -87,9 +87,7 @@ class Bucket:
                     modified = each["last_modified"]
                     age_s = (datetime.now(UTC) - modified).total_seconds()
                     name = str(each["path"]).rpartition("/")[2]
-                    found.append(
-                        StoredObject(name, each["size"], int(modified.timestamp() * 1000), age_s)
-                    )
+                    found.append(StoredObject(name, each["size"], int(modified.timestamp() * 1000), age_s))
         return found
 
     async def has(self, name: str) -> bool:
