@@ -160,12 +160,12 @@ class IndexSnapshots:
         _check_not_disproved(index)
         name = f"{place}/manifests/{manifest.name}"
         await self._bucket.create(name, content)
+        self._crashpoint("snapshot_manifest")
         try:
             _check_not_disproved(index)
         except SnapshotError:
             await self._bucket.delete([name])
             raise
-        self._crashpoint("snapshot_manifest")
         # An older clean-up may have taken a file that was there before.
         return sent + len(content) + await self._send_missing(manifest.files, folder, place)
 
