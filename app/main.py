@@ -182,13 +182,13 @@ async def serve(
             observer=admin_context.tail,
             penalty_s=DELAY_S,
         )
-        servers = list(zip(_build_servers(parts, ingest), listeners, strict=True))
-        background_tasks = _background_tasks(parts, *map(url_of, listeners[:2]))
         if input_specs:
             inputs = build_inputs(
                 settings, ingest, input_specs, opened.store, partial(open_input, settings), own_topic_ids
             )
-            background_tasks.append(inputs.run())
+            parts = parts._replace(admin_context=replace(admin_context, inputs=inputs))
+        servers = list(zip(_build_servers(parts, ingest), listeners, strict=True))
+        background_tasks = _background_tasks(parts, *map(url_of, listeners[:2]))
         tune_interpreter()
         lanes = group or LocalLanes(router.all_lanes)
         await _supervise(settings, router, lanes, servers, background_tasks, stop)
@@ -378,8 +378,11 @@ def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[Background
         parts.ingress.disk.watch(router),
         parts.ingress.files.watch(),
     ]
-    if parts.admin_context.snapshotter is not None:
-        running.append(parts.admin_context.snapshotter.run())
+    running.extend(
+        each.run()
+        for each in (parts.admin_context.snapshotter, parts.admin_context.inputs)
+        if each is not None
+    )
     if embedded is not None:
         running.append(trim_log(router, settings, parts.clock, embedded.trim))
         running.append(keep_time(embedded, settings.log.topic, parts.clock))

@@ -25,6 +25,7 @@ from app.admin.group import GroupCollector, add_group, group_of, places_of
 from app.admin.history import History, add_history
 from app.admin.host_check import check_hosts
 from app.admin.ingest_loop import IngestLoop
+from app.admin.inputs import InputCollector, add_inputs
 from app.admin.lane_metrics import LaneCollector
 from app.admin.lookup import Lookup, add_lookup
 from app.admin.native_metrics import NativeCollector, native_document
@@ -51,6 +52,7 @@ from app.http.errors import RequestError
 from app.http.problems import Problems
 from app.http.refusal_counts import RefusalCounts
 from app.http.source_use import SourceUse
+from app.inputs.inputs import Inputs
 from app.process.setting_watch import SettingWatch
 from app.settings.model import Settings
 from app.settings.version import VERSION
@@ -77,6 +79,7 @@ class AdminContext:
     refusals: RefusalCounts = field(default_factory=RefusalCounts)
     setting_watch: SettingWatch = field(default_factory=lambda: SettingWatch(NOTHING_FOUND, None))
     snapshotter: Snapshotter | None = None
+    inputs: Inputs | None = None
     native: NativeUse | None = None
     use: SourceUse = field(default_factory=SourceUse)
 
@@ -111,6 +114,8 @@ class AdminContext:
         registry.register(SourceCollector(self.use))
         if self.snapshotter is not None:
             registry.register(SnapshotCollector(self.snapshotter))
+        if self.inputs is not None:
+            registry.register(InputCollector(self.inputs))
         if self.native is not None:
             registry.register(NativeCollector(self.native))
 
@@ -152,6 +157,7 @@ def create_admin(
     add_replay(app, admin_context.replay_at, ingest_loop)
     add_console(app)
     add_verify(app, admin_context.router, store, clock, ingest_loop)
+    add_inputs(app, admin_context.inputs, ingest_loop)
     add_snapshots(app, admin_context.router, admin_context.snapshotter, ingest_loop)
     add_partitions(app, admin_context.group, admin_context.stats, ingest_loop)
     add_write_keys(app, admin_context.edge.key_file, admin_context.group, ingest_loop)

@@ -14,6 +14,7 @@ from app.cli.config import config
 from app.cli.console import guarded, run_quietly, write_lines
 from app.cli.group import drain, group
 from app.cli.index import index
+from app.cli.inputs import inputs
 from app.cli.key_changes import add_changes
 from app.cli.keys import keys
 from app.cli.lookup import lookup, sessions
@@ -38,6 +39,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(index)
+app.add_typer(inputs)
 add_changes(keys)
 app.add_typer(keys)
 partitions.command(name="list")(list_partitions)

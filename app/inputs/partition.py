@@ -5,6 +5,7 @@ Input.run -> **InputPartition.run** -> InputAdmission.admit
 """
 
 import asyncio
+from contextlib import suppress
 from typing import NamedTuple
 
 import structlog
@@ -21,6 +22,9 @@ COMMIT_S = 1.0
 
 RENEWAL_S = 3600.0
 """An offset is committed again after it: Kafka deletes those of groups without members after a week."""
+
+LOOK_S = 10.0
+"""Between two looks at the end of the topic, which tell how much is left to read."""
 
 RETRY_S = 1.0
 """Before a cluster is asked again that did not answer."""
@@ -63,7 +67,9 @@ class InputPartition:
         self.position: Offset | None = None
         """Behind the last record whose events all have a verdict; None until it is known where to begin."""
         self.committed: Offset | None = None
-        self._committed_at = 0.0
+        self.end: Offset | None = None
+        """The end of committed records, as last seen; None until it is known."""
+        self._committed_at = self._looked_at = 0.0
 
     async def run(self) -> None:
         """Read until cancelled. Raises InputStoppedError: it must not be read on."""
@@ -99,6 +105,7 @@ class InputPartition:
                 self.position = reader.position
                 self._check_conflicts()
                 await self._commit_if_due()
+                await self._look_at_end_if_due()
         finally:
             reader.close()
 
@@ -114,6 +121,7 @@ class InputPartition:
         """Return where to read on: a position, else what is committed or told. Raises InputStoppedError."""
         spec, partition = self._spec, self._place.partition
         start, end = await self._log.bounds(spec.topic, partition)
+        self.end, self._looked_at = end, self._clock.monotonic()
         may_repeat = False
         if position is None:
             position, may_repeat = await self._begin(start, end)
@@ -169,6 +177,22 @@ class InputPartition:
                 f"{counts.conflicts} of {events} events of topic {self._spec.topic} are conflicts: "
                 "their ids do not name events; see the rule of ids"
             )
+
+    @property
+    def number(self) -> int:
+        """The number of the partition."""
+        return self._place.partition
+
+    @property
+    def lag(self) -> int | None:
+        """How many offsets are still to be read, as last seen; None until it is known."""
+        return None if self.position is None or self.end is None else max(0, self.end - self.position)
+
+    async def _look_at_end_if_due(self) -> None:
+        if (now := self._clock.monotonic()) - self._looked_at >= LOOK_S:
+            self._looked_at = now
+            with suppress(RetriableError):  # the reader tells
+                _, self.end = await self._log.bounds(self._spec.topic, self._place.partition)
 
     async def _commit_if_due(self) -> None:
         """Commit the position, which is behind verdicts alone. What cannot be committed is read again."""

@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from tests.support.gateway import Gateway
-from tests.support.http import AUTH
+from tests.support.http import AUTH, cli
 from tests.support.kafka import create_topic, delete_records, delete_topics
 from tests.support.verdict import Committed, read_kafka
 
@@ -284,3 +284,12 @@ async def test_conflicts_stop_an_input(pair: Pair) -> None:
     await pair.send(records_of(values), 0)
     pair.gateway.start()
     await pair.wait_for_log("are conflicts")
+    told = await asyncio.to_thread(
+        cli, pair.gateway, "inputs", "list", "--url", pair.gateway.admin_url, "-o", "json"
+    )
+    (row,) = [json.loads(line) for line in told.stdout.splitlines()]
+    assert told.returncode == 1
+    assert "are conflicts" in row["stopped"]
+    assert row["conflicts"] > 50
+    page = (await asyncio.to_thread(httpx.get, f"{pair.gateway.admin_url}/metrics")).text
+    assert f'gateway_input_stopped{{input="{row["input"]}"}} 1.0' in page

@@ -14,6 +14,7 @@ from app.admin.clock_metrics import ClockCollector
 from app.admin.edge_metrics import EdgeCollector
 from app.admin.group import GroupCollector
 from app.admin.ingest_loop import LoopCollector
+from app.admin.inputs import InputCollector
 from app.admin.lane_metrics import LaneCollector
 from app.admin.limit_metrics import LimitCollector
 from app.admin.native_metrics import NativeCollector
@@ -65,6 +66,7 @@ def families() -> Iterator[Metric]:
             SourceCollector(SourceUse()),
             SettingCollector(cast("Any", SimpleNamespace(problems=()))),
             NativeCollector(NativeUse("")),
+            InputCollector(cast("Any", SimpleNamespace(inputs=()))),
             SnapshotCollector(cast("Any", SimpleNamespace(lanes=(), drill_age_s=0.0))),
         ):
             yield from collector.collect()

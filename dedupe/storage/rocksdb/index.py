@@ -7,13 +7,14 @@ from the log.
 Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from rocksdict import Checkpoint, Rdict, WriteBatch
 
 from dedupe.decide.sessions import Listing, SessionCounts, SessionKey, SessionState
+from dedupe.decide.source_sizes import SourceSizes
 from dedupe.decide.window import Step
 from dedupe.model.errors import GatewayError, IndexCorruptError
 from dedupe.model.identity import KEY_BYTES
@@ -126,7 +127,7 @@ class RocksIndex:
         return self._sessions.get(keys)
 
     @property
-    def session_sizes(self) -> Mapping[bytes, int]:
+    def session_sizes(self) -> SourceSizes:
         return self._sessions.sizes
 
     def oldest_sessions(self, count: int, listing: Listing) -> list[tuple[SessionKey, SessionState]]:
@@ -206,11 +207,24 @@ class RocksIndex:
                 translate(err, f"cannot flush {self._path}")
 
     @property
-    def is_flushed(self) -> bool:
-        """Whether what was there at `begin_flush` is in files. Raises IndexUnavailableError."""
-        names = "rocksdb.num-immutable-mem-table", "rocksdb.mem-table-flush-pending"
+    def is_flushing(self) -> bool:
+        """Whether RocksDB is writing memtables to files, or about to. Raises IndexUnavailableError."""
+        return self._sum_of("rocksdb.mem-table-flush-pending", "rocksdb.num-running-flushes") > 0
+
+    @property
+    def unflushed_entries(self) -> int:
+        """
+        How many entries `checkpoint` would write to files.
+
+        Those of full memtables too, which wait until there are enough of them for one file.
+        Raises IndexUnavailableError.
+        """
+        return self._sum_of("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
+
+    def _sum_of(self, *names: str) -> int:
+        """Return the sum of properties over the column families. Raises IndexUnavailableError."""
         try:
-            return not any(family.property_int_value(name) for family in self._families() for name in names)
+            return sum(family.property_int_value(name) or 0 for family in self._families() for name in names)
         except Exception as err:
             translate(err, f"cannot measure {self._path}")
 

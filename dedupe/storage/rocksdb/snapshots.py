@@ -42,7 +42,11 @@ from dedupe.storage.snapshots.store import Made
 RECORDS_MIN = 20_000
 FLUSH_S = 5.0
 """A lane whose memtables are not on disk by then makes no snapshot this time."""
-FLUSH_LOOK_S = 0.05
+FLUSH_LOOK_S = 0.01
+UNFLUSHED_MAX = 2_000
+"""More entries that arrive during a flush are flushed first: the checkpoint holds up the loop for them."""
+RESTORE_S, RESTORE_BYTES_A_SECOND_MIN = 60.0, 8 * 1024 * 1024
+"""A bucket that takes longer for a whole index is slower than the log."""
 DOWNLOADS = 8
 PROVED_RECORDS = 64
 """So many random records of the window are looked up before a restored index serves."""
@@ -125,15 +129,23 @@ class IndexSnapshots:
         return Made(manifest, sent)
 
     async def _flush(self, index: RocksIndex) -> None:
-        """Return once almost all of an index is in files. Raises SnapshotError, IndexUnavailableError."""
+        """
+        Return once all of an index but UNFLUSHED_MAX entries is in files.
+
+        A flush under load leaves what arrived meanwhile, which the next, shorter one takes: RocksDB would
+        keep even full memtables until there are eight.
+        Raises SnapshotError, IndexUnavailableError.
+        """
         index.begin_flush()
         until = self._clock.monotonic() + FLUSH_S
         while True:
             await asyncio.sleep(FLUSH_LOOK_S)
             if not index.is_open:
                 raise SnapshotError("index", "the lane has ended")
-            if index.is_flushed:
-                return
+            if not index.is_flushing:
+                if index.unflushed_entries <= UNFLUSHED_MAX:
+                    return
+                index.begin_flush()
             if self._clock.monotonic() > until:
                 raise SnapshotError("busy", f"its memtables are not on disk after {FLUSH_S:g} s")
 
@@ -199,9 +211,9 @@ class IndexSnapshots:
                     identity,
                 )
             except SnapshotError as err:
-                if err.reason in ("bucket", "slow"):
-                    raise
-                continue  # it is none of this index
+                if err.reason in ("forged", "foreign"):
+                    continue  # it is none of this index
+                raise  # also for one of a later version, whose files must stay
             kept += 1
             named.update(file.digest for file in found.files)
         await self._bucket.delete(old)
@@ -243,13 +255,17 @@ class IndexSnapshots:
         """See SnapshotStore. Nothing is at the index's place before all files are there, synced and right."""
         identity = manifest.identity
         folder = self._store.path_of(identity).with_suffix(".restoring")
+        limit_s = RESTORE_S + manifest.size_bytes / RESTORE_BYTES_A_SECOND_MIN
         try:
             await asyncio.to_thread(_make_anew, folder)
-            await self._download(manifest, folder)
+            async with asyncio.timeout(limit_s):
+                await self._download(manifest, folder)
             await asyncio.to_thread(note_unproved, folder, self._to_prove(manifest))
             self._crashpoint("restore_files")
             await self._store.install(identity, folder)
             self._crashpoint("restore_installed")
+        except TimeoutError as err:
+            raise SnapshotError("slow", f"not all files are there after {limit_s:.0f} s") from err
         except OSError as err:
             raise SnapshotError("disk", f"the index cannot be written: {err}") from err
         finally:

@@ -90,15 +90,6 @@ class Bucket:
                     found.append(StoredObject(name, each["size"], int(modified.timestamp() * 1000), age_s))
         return found
 
-    async def has(self, name: str) -> bool:
-        """Return whether there is an object of this name. Raises SnapshotError."""
-        async with self._asking(f"look for {name}"), asyncio.timeout(REQUEST_S):
-            try:
-                await self._obstore.head_async(self._store, name)
-            except self._missing:
-                return False
-        return True
-
     async def read(self, name: str, bytes_max: int) -> bytes:
         """Return an object of at most so many bytes. Raises SnapshotError."""
         content = bytearray()

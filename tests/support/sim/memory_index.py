@@ -20,6 +20,7 @@ from dedupe.decide.sessions import (
     SessionKey,
     SessionState,
 )
+from dedupe.decide.source_sizes import SourceSizes
 from dedupe.decide.window import Step
 from dedupe.model.errors import IndexCorruptError, IndexDisprovedError, IndexUnavailableError
 from dedupe.model.types import Entry, EventKey, Offset
@@ -272,9 +273,10 @@ class MemoryIndex:
         return [sessions.get(key) for key in keys]
 
     @property
-    def session_sizes(self) -> Mapping[bytes, int]:
+    def session_sizes(self) -> SourceSizes:
         """Counted anew, and not as the updates say."""
-        return Counter(row.source_hash for row in self._disk.sessions.values() if not row.is_evicted)
+        rows = self._disk.sessions.values()
+        return SourceSizes(Counter(row.source_hash for row in rows if not row.is_evicted).items())
 
     def oldest_sessions(self, count: int, listing: Listing) -> list[tuple[SessionKey, SessionState]]:
         listed = [row for row in self._readable().sessions.items() if _is_listed(row[1], listing)]
