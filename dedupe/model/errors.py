@@ -150,6 +150,10 @@ class IndexCorruptError(GatewayError):
     code = "index_corrupt"
 
 
+class IndexDisprovedError(IndexCorruptError):
+    """The log has disproved an entry. Copies of the index may have it too: rebuild it from the log alone."""
+
+
 class LogCorruptError(GatewayError):
     """A record does not have record format v1. Final until an operator acts."""
 

@@ -250,6 +250,13 @@ def test_commands_list_verify_make_and_restore(tmp_path: Path, stored: Stored) -
     assert "differs from what the manifest says" in rows_of(broken)[0]["error"]
 
 
+@pytest.mark.regression("snapshots of an index that an operator doubted outlived its rebuild")
+def test_rebuilt_index_has_no_snapshots_of_before(tmp_path: Path, stored: Stored) -> None:
+    assert manifests_in(tmp_path)
+    assert cli(stored.gateway, "index", "rebuild").returncode == 0
+    assert not manifests_in(tmp_path)
+
+
 def test_commands_say_what_is_missing(tmp_path: Path) -> None:
     without = Gateway(tmp_path / "gateway", {"GATEWAY_PARTITIONS": "1"})
     refused = cli(without, "snapshots", "list")

@@ -63,6 +63,8 @@ class RocksIndex:
         self.state: IndexState = EMPTY_STATE
         self._steps: list[Step] = []
         self._unproved: list[Offset] = []
+        self.is_disproved = False
+        """Whether the log has disproved an entry: no copy of it may be used, see IndexSnapshots."""
         try:
             check_not_disproved(path)
             if is_empty(path):
@@ -110,6 +112,7 @@ class RocksIndex:
         self._unproved = []
 
     def note_disproved(self) -> None:
+        self.is_disproved = True
         try:
             note_disproved(self._path)
         except OSError as err:

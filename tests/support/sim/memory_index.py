@@ -22,7 +22,7 @@ from dedupe.decide.sessions import (
 )
 from dedupe.decide.source_sizes import SourceSizes
 from dedupe.decide.window import Step
-from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
+from dedupe.model.errors import IndexCorruptError, IndexDisprovedError, IndexUnavailableError
 from dedupe.model.types import Entry, EventKey, Offset
 from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, Opening, WalFiles
 from dedupe.storage.snapshots.store import SnapshotStore
@@ -144,7 +144,9 @@ class MemoryStore:
             raise IndexUnavailableError(f"index of {place} is locked")
         self.check_room(place)
         disk = self._disks.setdefault(place, _Disk(identity))
-        if disk.is_damaged or disk.is_disproved:
+        if disk.is_disproved:
+            raise IndexDisprovedError(f"the log has disproved an entry of the index of {place}")
+        if disk.is_damaged:
             raise IndexCorruptError(f"index of {place} is damaged")
         if disk.identity != identity:
             raise IndexCorruptError(f"index of {place} was built from another log or for other settings")

@@ -62,7 +62,10 @@ class SimSnapshots:
     async def restore(self, manifest: Manifest) -> None:
         """See SnapshotStore."""
         self._fail_at_random()
-        kept = copy.deepcopy(next(disk for found, disk in self._bucket.copies if found is manifest))
+        copied = next((disk for found, disk in self._bucket.copies if found is manifest), None)
+        if copied is None:
+            raise SnapshotError("missing", "simulated: it is withdrawn")
+        kept = copy.deepcopy(copied)
         last = manifest.state.last_offset
         rng = self._bucket.rng
         kept.unproved = tuple(
@@ -72,6 +75,11 @@ class SimSnapshots:
         assert place not in self._disk._disks, "the index is deleted before"
         self._disk._disks[place] = kept
         self.restored += 1
+
+    async def withdraw(self, identity: IndexIdentity) -> None:
+        """See SnapshotStore."""
+        self._fail_at_random()
+        self._bucket.copies = [each for each in self._bucket.copies if each[0].identity != identity]
 
     async def verify(self, manifest: Manifest, scratch: Path) -> None:
         """See SnapshotStore."""
