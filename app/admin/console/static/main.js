@@ -3,6 +3,7 @@
 import { Apart } from "./apart.js";
 import { ask, Refusal, token } from "./api.js";
 import { Chart, pointsOf, RATIO, ratioOf, SERIES, THROUGHPUT } from "./charts.js";
+import { First } from "./first.js";
 import { keyProblems } from "./keys.js";
 import { Lookup } from "./lookup.js";
 import { levelOf, Partitions, partitionsOf, progressOf } from "./partitions.js";
@@ -175,6 +176,8 @@ async function lookAtStats() {
   partitions.update(all, stats.window_seconds);
   tellFigures(figuresOf(stats, group?.totals ?? stats.totals, all, requestsWithoutEvents(stats, group)));
   tellRefused(stats, group);
+  await tail.in(stats.mode);
+  await first.update(group?.totals ?? stats.totals);
   tellState(problemsOf(stats, group, all), all);
   lost = null;
   document.body.classList.remove("lost");
@@ -211,12 +214,13 @@ function repeat(look, everyMs, onError) {
   return round;
 }
 
+const first = new First();
+const tail = new Tail((source, id) => lookup.show(source, id), () => lookAtApartNow(), (event) => first.arrived(event));
 repeat(lookAtStats, STATS_MS, tellLost);
 repeat(lookAtHistory, HISTORY_MS);
 const sources = new Sources();
 repeat(() => sources.look(), SOURCES_MS);
 const lookAtApartNow = repeat(lookAtApart, APART_MS);
-new Tail((source, id) => lookup.show(source, id), lookAtApartNow);
 
 // ---- colours and token
 
