@@ -224,7 +224,8 @@ def test_a_log_that_is_down_a_full_disk_and_a_short_window_are_told_first(
     down = states.changed(stats, {number: states.failed(error) for number in range(8)}) | {"outage": outage}
     page = open_page(gateway.admin_url, before=lambda page: states.answer(page, "admin/v1/stats", down))
     expect(state_of(page)).to_have_text(
-        "No partition serves; the first has not been available since 03:00: the log does not answer."
+        "No partition serves; the first has not been available since 03:00: the log does not answer. "
+        "What to do: docs/runbooks/log-down.md."
     )
     expect(state_of(page)).to_have_attribute("data-level", "bad")
     page.get_by_role("button", name="Partition 7, failed").click()

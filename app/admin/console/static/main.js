@@ -20,6 +20,16 @@ const HIDDEN_MS = 30_000;
 const DAY_S = 86_400;
 const RATE_S = 20;
 
+/** What the words of the figures mean. */
+const WORDS = {
+  "Events a second": "Events that were decided in the last seconds, without those that were refused",
+  "Duplicates": "Events that were already stored, and were not stored again",
+  "Quarantined": "Events stored in the quarantine topic: invalid ones, and conflicts with a stored event",
+  "Refused or unknown": "Events and requests that got an error; their clients send them again or know why not",
+  "Shortest window": "How long the partition that forgets first remembers message ids",
+  "Ids remembered": "Message ids in the indexes, by which duplicates are found",
+};
+
 const partitions = new Partitions();
 const throughput = new Chart(byId("throughput"), SERIES, THROUGHPUT);
 const ratio = new Chart(byId("ratio"), [{ name: "duplicates", class: "duplicate", value: ratioOf }], RATIO);
@@ -39,7 +49,7 @@ function problemsOf(stats, group, all) {
   const found = [];
   const away = all.filter((partition) => partition.state !== "active");
   const short = all.filter((partition) => levelOf(partition) === "short");
-  if (stats.outage) found.push(["bad", sentence(stats.outage)]);
+  if (stats.outage) found.push(["bad", `${sentence(stats.outage)} What to do: docs/runbooks/log-down.md.`]);
   if (stats.disk?.has_room === false) {
     found.push(["bad", `Nothing is taken: ${bytes(stats.disk.free_bytes)} of disk are free, and ` +
       `${bytes(stats.disk.free_min_bytes)} must be.`]);
@@ -142,14 +152,15 @@ function paceOf(totals) {
   if (now - then.now < 1) return { perSecond: null, share: null };
   const accepted = totals.accepted - then.totals.accepted;
   const duplicates = totals.duplicates - then.totals.duplicates;
-  const perSecond = (totals.received - then.totals.received) / (now - then.now);
+  const taken = (of) => of.received - of.refused - of.unknown; // what was refused is no throughput
+  const perSecond = Math.max(0, taken(totals) - taken(then.totals)) / (now - then.now);
   return { perSecond, share: accepted + duplicates ? duplicates / (accepted + duplicates) : 0 };
 }
 
 function tellFigures(figures) {
   show(byId("figures"), ...figures.map(([name, value, more, level]) =>
     el("div", { class: "figure", "data-level": level ?? "" },
-      el("dt", {}, name), el("dd", { class: "value" }, value), el("dd", { class: "more" }, more))));
+      el("dt", { title: WORDS[name] }, name), el("dd", { class: "value" }, value), el("dd", { class: "more" }, more))));
 }
 
 // ---- rounds
