@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
+import structlog
+
 from app.build import build_router
 from app.settings.data_dir import locked
 from app.settings.model import Settings
@@ -17,6 +19,8 @@ from dedupe.model.types import Offset, Topic
 from dedupe.partition.lane import Lane
 from dedupe.storage.log import no_crashpoint
 from dedupe.storage.pinning import check_pins
+from dedupe.storage.snapshots.manifest import SnapshotError
+from dedupe.storage.snapshots.store import SnapshotStore
 
 PROGRESS_S = 0.2
 
@@ -51,7 +55,7 @@ async def rebuild_indexes(
         topic: the topic.
         partitions: numbers of its partitions.
         advance: called with the records read so far, and the offsets to read.
-        from_snapshots: whether an index may begin with a snapshot.
+        from_snapshots: whether an index may begin with a snapshot; else its snapshots are deleted.
 
     Raises:
         ConfigurationError: the data folder is in use, or there is no log. Nothing was deleted.
@@ -63,10 +67,12 @@ async def rebuild_indexes(
         identity = Identity(settings.gateway.identity_key)
         indexes = create_indexes(settings)
         stack.callback(indexes.close)
-        if from_snapshots:
-            use_snapshots(indexes, settings, SystemClock(), no_crashpoint)
-            if indexes.snapshots is not None:
-                indexes.snapshots.records_min = 0
+        use_snapshots(indexes, settings, SystemClock(), no_crashpoint)
+        snapshots = indexes.snapshots
+        if snapshots is not None:
+            snapshots.records_min = 0
+        if not from_snapshots:
+            indexes.snapshots = None
         async with open_for_notes(settings) as store:
             if not await check_pins(store, settings.log.topics, identity):
                 raise ConfigurationError("no gateway of this version has served this log yet: start it first")
@@ -79,6 +85,8 @@ async def rebuild_indexes(
             )
             lanes = [lane for lane in router.all_lanes if lane.topic == topic.name]
             chosen = [lanes[number] for number in partitions]
+            if snapshots is not None and not from_snapshots:
+                await _withdraw(snapshots, chosen)
             bounds = [await store.partition_log(lane.topic, lane.partition).bounds() for lane in chosen]
             watching = asyncio.ensure_future(
                 _watch(chosen, sum(end - start for start, end in bounds), advance)
@@ -87,6 +95,20 @@ async def rebuild_indexes(
                 return [await _rebuild(lane, end) for lane, (_, end) in zip(chosen, bounds, strict=True)]
             finally:
                 watching.cancel()
+
+
+async def _withdraw(snapshots: SnapshotStore, lanes: Sequence[Lane]) -> None:
+    """Delete the snapshots of indexes that are doubted, since they were copied from them."""
+    for lane in lanes:
+        try:
+            await snapshots.withdraw(lane.recovery.identity)
+        except SnapshotError as err:
+            structlog.get_logger(__name__).error(
+                "snapshots of a doubted index are not deleted: delete them before an index is lost",
+                topic=lane.topic,
+                partition=lane.partition,
+                error=str(err),
+            )
 
 
 async def _rebuild(lane: Lane, end: Offset) -> Rebuilt:

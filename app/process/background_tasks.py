@@ -42,6 +42,7 @@ async def announce(
     print(
         f"\nGateway {VERSION} is ready ({settings.gateway.mode}, {settings.log.kind} log{worker}).\n"
         f"  events  {url}\n"
+        f"  console {admin_url}/console/\n"
         f"  admin   {admin_url}/admin/v1/stats\n{native}"
         "Send an event; sent again, it gets the same answer:\n"
         f"  curl -i {url}/v1/events -u {write_key}: -d '{event}'\n",

@@ -16,7 +16,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from clients.conformance.proxy import PASS, Proxy
-from clients.conformance.scenarios import SCENARIOS, SESSIONS_MAX, World, is_event_of
+from clients.conformance.scenarios import (
+    NEEDS_ITS_OWN_GATEWAY,
+    PATIENCE_S,
+    SCENARIOS,
+    SESSIONS_MAX,
+    World,
+    is_event_of,
+)
 from tests.support.forked import COMMAND
 from tests.support.gateway import Gateway
 
@@ -29,34 +36,49 @@ def main() -> int:
         "--url", help="of a gateway whose log GATEWAY_* settings name; without it, one is made"
     )
     options.add_argument("--only", default="", help="scenarios with this in their names")
+    options.add_argument(
+        "--patience", type=float, default=PATIENCE_S, help="seconds a client may take to deliver"
+    )
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        return run(chosen.harness, Path(folder), url=chosen.url, only=chosen.only)
+        return run(chosen.harness, Path(folder), url=chosen.url, only=chosen.only, patience_s=chosen.patience)
 
 
-def run(command: str, folder: Path, *, url: str | None = None, only: str = "") -> int:
+def run(
+    command: str, folder: Path, *, url: str | None = None, only: str = "", patience_s: float = PATIENCE_S
+) -> int:
     """Run the scenarios that have `only` in their names; return how many fail, and print each."""
     if url is not None:
         port = urlsplit(url).port
         assert port is not None, "the URL needs a port on this machine"
-        return _run_all(command, folder, port, None, only)
+        return _run_all(command, folder, port, None, only, patience_s)
     settings = {"GATEWAY_PARTITIONS": "1", "GATEWAY_SESSIONS_MAX": str(SESSIONS_MAX)}
     with Gateway(folder / "gateway", settings) as gateway:
-        return _run_all(command, folder, gateway.port, gateway.environment, only)
+        return _run_all(command, folder, gateway.port, gateway, only, patience_s)
 
 
-def _run_all(command: str, folder: Path, port: int, environment: dict[str, str] | None, only: str) -> int:
+def _run_all(
+    command: str, folder: Path, port: int, gateway: Gateway | None, only: str, patience_s: float
+) -> int:
     failures = 0
+
     with Proxy(port) as proxy:
         for scenario in SCENARIOS:
             name = scenario.__name__
-            if only not in name:
+            if only not in name or (gateway is None and scenario in NEEDS_ITS_OWN_GATEWAY):
                 continue
             proxy.choose, began = (lambda _request: PASS), time.monotonic()
-            world = World(proxy, command, folder / name, name)
+            world = World(
+                proxy,
+                command,
+                folder / name,
+                name,
+                patience_s=patience_s,
+                gateway=gateway,
+            )
             try:
                 scenario(world)
-                problem = _problem_of(world, environment)
+                problem = _problem_of(world, gateway.environment if gateway else None)
             except Exception as err:
                 problem = f"{type(err).__name__}: {err}"
             finally:

@@ -24,12 +24,15 @@ from clients.conformance.proxy import (
     size_of,
 )
 from tests.support.fault_proxy import Message
+from tests.support.gateway import Crash, Gateway
 from tests.support.processes import HOST
 
 SESSIONS_MAX = 40
 """Of the gateway of a run: so many other sessions evict those of a client."""
 
-FLUSH_S = 40.0
+PATIENCE_S = 40.0
+"""How long a client may take to deliver what waits, once everything passes."""
+
 CLOSE_S, CLOSE_LATE_S = 1.0, 5.0
 """A time to close in, and when it was not kept, on a slow machine too: before the time-out of an answer."""
 
@@ -49,8 +52,25 @@ ODD_ANSWERS = (
 class World:
     """A proxy, a gateway behind it, and the client of one scenario."""
 
-    def __init__(self, proxy: Proxy, command: str, folder: Path, name: str) -> None:
+    def __init__(
+        self,
+        proxy: Proxy,
+        command: str,
+        folder: Path,
+        name: str,
+        *,
+        patience_s: float = PATIENCE_S,
+        gateway: Gateway | None = None,
+    ) -> None:
+        """
+        Have no client yet.
+
+        Args:
+            patience_s: how long a client may take to deliver what waits, once everything passes.
+            gateway: behind the proxy; None if it is not the run's own.
+        """
         self.proxy, self.folder, self.name = proxy, folder, name
+        self.patience_s, self.gateway = patience_s, gateway
         self.rng = random.Random(name)
         self.told: set[str] = set()
         self._harnesses: list[Harness] = []
@@ -107,7 +127,7 @@ def must(is_so: bool, says: str) -> None:
 
 def deliver(world: World, harness: Harness) -> None:
     """Let everything pass until nothing waits."""
-    must(harness.flush(FLUSH_S), f"flush is not true within {FLUSH_S:.0f} s")
+    must(harness.flush(world.patience_s), f"flush is not true within {world.patience_s:.0f} s")
 
 
 def plain(world: World) -> None:
@@ -136,7 +156,7 @@ def odd_answers(world: World) -> None:
     for answer in ODD_ANSWERS:
         world.answer(iter([answer]))
         world.track(harness, 2)
-        must(harness.flush(FLUSH_S), f"after {answer} the queue stands still")
+        must(harness.flush(world.patience_s), f"after {answer} the queue stands still")
         must(not harness.dead_letters(), f"{answer} makes dead letters")
     harness.close()
 
@@ -207,7 +227,7 @@ def wrong_key_for_a_while(world: World) -> None:
     refused = Canned(401, b'{"code":"invalid_write_key","message":"x"}', is_gateways=True)
     world.answer(iter([refused] * 3))
     world.track(harness, 5)
-    end = time.monotonic() + FLUSH_S
+    end = time.monotonic() + world.patience_s
     while not harness.flush(2.0):  # each flush tries at once
         must(time.monotonic() < end, "the queue stands still after 401")
     harness.close()
@@ -225,6 +245,28 @@ def killed(world: World) -> None:
     world.proxy.choose = lambda _request: PASS
     harness = world.open()
     deliver(world, harness)
+    harness.close()
+
+
+def crashed_gateway(world: World) -> None:
+    """The gateway ends as by a loss of power when it has stored events and not answered, and comes back."""
+    assert world.gateway is not None
+    harness = world.open()
+    for _ in range(2):
+        world.track(harness, 20)
+        deliver(world, harness)
+        world.gateway.kill()
+        world.gateway.start(crash=Crash("apply", 1))
+        world.track(harness, 20)
+        end = time.monotonic() + world.patience_s
+        while world.gateway.is_running:
+            must(time.monotonic() < end, "the client sends nothing")
+            harness.flush(0.2)
+        world.gateway.wait()
+        world.gateway.start()
+        world.track(harness, 5)
+        deliver(world, harness)
+        must(not harness.dead_letters(), "there are dead letters")
     harness.close()
 
 
@@ -329,11 +371,15 @@ SCENARIOS: tuple[Callable[[World], None], ...] = (
     poison,
     wrong_key_for_a_while,
     killed,
+    crashed_gateway,
     evicted,
     restored_backup,
     other_source,
     damaged,
 )
+
+NEEDS_ITS_OWN_GATEWAY = {crashed_gateway}
+"""Scenarios that a gateway of somebody else is spared."""
 
 
 def is_event_of(name: str, value: dict[str, Any]) -> bool:

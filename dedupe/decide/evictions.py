@@ -7,7 +7,7 @@ use what only the owner knows: which sessions their clients have ended.
 
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
 from typing import NamedTuple
 
@@ -107,27 +107,37 @@ def evictions_of(
     count = min(live + len(added) - policy.sessions_max, count_max)
     if count <= 0:
         return NO_EVICTIONS
-    sizes, chosen = Counter(rows.session_sizes), list[SessionKey]()
-    sizes.update(added)
+    changes, chosen = Counter(added), list[SessionKey]()
     for key, state in ended.take(rows):
         if key not in own:
             chosen.append(key)
-            sizes[state.source_hash] -= 1
+            changes[state.source_hash] -= 1
         if len(chosen) == count:
             break
     by_clients = len(chosen)
-    chosen += islice(_oldest(rows, sizes, {*own, *chosen}), count - len(chosen))
+    chosen += islice(_oldest(rows, changes, {*own, *chosen}), count - len(chosen))
     return Evictions(chosen, by_clients)
 
 
 def _oldest(
-    rows: SessionRows, sizes: Mapping[bytes, int], excluded: Collection[SessionKey]
+    rows: SessionRows, changes: Mapping[bytes, int], excluded: Collection[SessionKey]
 ) -> Iterator[SessionKey]:
-    """Yield the least recently used session of the source that has the most, again and again."""
-    sources = dict[bytes, Iterator[SessionKey]]()
-    largest_first = [(-size, source_hash) for source_hash, size in sizes.items()]
+    """
+    Yield the least recently used session of the source that has the most, again and again.
+
+    Of the other sources than those with `changes` of their size only the largest are looked at, and one more.
+    """
+    sources, sizes = dict[bytes, Iterator[SessionKey]](), rows.session_sizes
+    largest_first = [
+        (-sizes.get(source_hash, 0) - change, source_hash) for source_hash, change in changes.items()
+    ]
     heapify(largest_first)
-    while largest_first:
+    others = (of_source for of_source in sizes.largest_first() if of_source[0] not in changes)
+    other = next(others, None)
+    while largest_first or other:
+        if other and (not largest_first or other[1] > -largest_first[0][0]):
+            heappush(largest_first, (-other[1], other[0]))
+            other = next(others, None)
         negative_size, largest = largest_first[0]
         if largest not in sources:
             sources[largest] = _sessions_of(rows, largest, excluded)

@@ -12,6 +12,7 @@ The epoch is that of Kafka's idempotent producer.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+from dedupe.decide.source_sizes import SourceSizes
 from dedupe.model.types import Offset, Progress, Session
 
 SessionKey: TypeAlias = bytes
@@ -164,7 +165,7 @@ class SessionRows(Protocol):
         """The number of rows. Cheap."""
 
     @property
-    def session_sizes(self) -> Mapping[bytes, int]:
+    def session_sizes(self) -> SourceSizes:
         """The number of live rows of each source that has any, by the source's hash. Cheap."""
 
     def sessions(self, keys: Sequence[SessionKey]) -> list[SessionState | None]:

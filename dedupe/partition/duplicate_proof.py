@@ -13,7 +13,7 @@ import structlog
 from dedupe.decide.admission import DUPLICATE, Verdicts
 from dedupe.decide.proof import Sample, sample_of, why_disproved
 from dedupe.decide.recovery import RecordCheck
-from dedupe.model.errors import GatewayError, IndexCorruptError, LogCorruptError, RetriableError
+from dedupe.model.errors import GatewayError, IndexDisprovedError, LogCorruptError, RetriableError
 from dedupe.model.types import Event
 from dedupe.partition.context import LaneContext
 from dedupe.partition.metrics import LaneMetrics
@@ -90,9 +90,9 @@ class DuplicateProof:
             self._running.add_done_callback(self._on_done)
 
     def check(self) -> None:
-        """Raise IndexCorruptError if the index is disproved."""
+        """Raise IndexDisprovedError if the index is disproved."""
         if self._index is not None and self._index.disproved is not None:
-            raise IndexCorruptError(self._index.disproved)
+            raise IndexDisprovedError(self._index.disproved)
 
     def _wait(self, pause_s: float) -> None:
         now = asyncio.get_running_loop().time()

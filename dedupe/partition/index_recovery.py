@@ -12,7 +12,7 @@ from typing import NamedTuple
 import structlog
 
 from dedupe.decide.recovery import reason_to_rebuild, sequence_gaps
-from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
+from dedupe.model.errors import IndexCorruptError, IndexDisprovedError, IndexUnavailableError
 from dedupe.model.types import Entry, EventKey, Offset
 from dedupe.partition.context import LaneContext
 from dedupe.partition.metrics import LaneMetrics
@@ -25,6 +25,9 @@ from dedupe.storage.snapshots.store import SnapshotStore
 
 PROGRESS_S = 5.0
 """The interval of a replay's log messages."""
+
+WITHDRAW_S = 20.0
+"""The longest wait for the bucket before an index that the log has disproved is rebuilt."""
 
 SNAPSHOT_TRIES = 2
 """Then the index is rebuilt from the log, which takes no longer than more tries might."""
@@ -75,6 +78,8 @@ class IndexRecovery:
         )
         self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
         self._is_discarded = False  # counted as a rebuild already
+        self._is_disproved = False  # its files and its snapshots are to be deleted
+        self._log_alone = False  # no snapshot is asked for
         self._lost_ms = 0  # timestamp of the newest record that the log has lost
         self._replaying: tuple[Offset, Offset, float] | None = None  # start, end, and when it began
 
@@ -140,6 +145,7 @@ class IndexRecovery:
         finally:
             self._replaying = None
         index.finish_replay(end)
+        self._log_alone = False
         self._metrics.restore_lag = 0
         self._metrics.sequence_gaps += gaps
         self._report_replay(index, replayed, gaps)
@@ -154,7 +160,10 @@ class IndexRecovery:
 
     def drop_after(self, err: BaseException) -> None:
         """Delete the index after an error by which it is damaged, and close it after one of its machine."""
-        if isinstance(err, IndexCorruptError):
+        if isinstance(err, IndexDisprovedError):
+            self._is_disproved = True
+            self.close()
+        elif isinstance(err, IndexCorruptError):
             try:
                 self.discard()
             except IndexCorruptError as refusal:
@@ -171,24 +180,51 @@ class IndexRecovery:
     async def _open(self, log_start: Offset) -> PartitionIndex:
         """Open the index, or an empty one instead of an unusable one; one lane a turn of the event loop."""
         store = self._context.store
+        if self._is_disproved:
+            await self._delete_disproved()
         await store.prepare(self.identity)
+        index: DedupeIndex | None = None
         async with self._context.open_turn:
             try:
                 index = store.open(self.identity)
+            except IndexDisprovedError:
+                if self._log_alone:
+                    raise  # it was not deleted
+                self._is_disproved = True
             except IndexCorruptError as err:
                 self._logger.error("index is unusable, rebuilding it from the log", reason=str(err))
                 self.discard()
                 await store.prepare(self.identity)
                 index = store.open(self.identity)
-            opened = self.opened = PartitionIndex(
-                index,
-                self._context.window_policy,
-                self._context.session_policy,
-                log_start=log_start,
-                lost_ms=self._lost_ms,
-            )
-            await asyncio.sleep(0)
-        return opened
+            if index is not None:
+                opened = self.opened = PartitionIndex(
+                    index,
+                    self._context.window_policy,
+                    self._context.session_policy,
+                    log_start=log_start,
+                    lost_ms=self._lost_ms,
+                )
+                await asyncio.sleep(0)
+                return opened
+        return await self._open(log_start)  # no other lane waits while the bucket is asked
+
+    async def _delete_disproved(self) -> None:
+        """
+        Delete an index that the log has disproved, after its snapshots: they may have what is wrong in it.
+
+        Where the bucket does not answer, this process still does not use them.
+        """
+        self._logger.error("index is disproved, rebuilding it from the log")
+        if (snapshots := self._context.store.snapshots) is not None:
+            try:
+                async with asyncio.timeout(WITHDRAW_S):
+                    await snapshots.withdraw(self.identity)
+            except (SnapshotError, TimeoutError) as err:
+                self._logger.error("snapshots of a disproved index are not deleted", error=str(err))
+        self._metrics.snapshot = None
+        self._log_alone = True
+        self.discard()
+        self._is_disproved = False
 
     async def _rebuilt_if_needed(self, end: Offset) -> PartitionIndex:
         """Return the index, or an empty one at the window's start if it is empty or must be rebuilt."""
@@ -218,7 +254,7 @@ class IndexRecovery:
     async def _restore(self, log_start: Offset, end: Offset) -> bool:
         """Whether the index, which is empty, begins with a snapshot; if not, it may be closed."""
         snapshots = self._context.store.snapshots
-        if snapshots is None or end - log_start < snapshots.records_min:
+        if snapshots is None or self._log_alone or end - log_start < snapshots.records_min:
             return False
         tries = 0
         try:

@@ -139,12 +139,12 @@ class Maintenance:
     def _warm(self) -> None:
         """Have the index become fast; what is wrong with it, its next look-up tells."""
         assert self._index is not None
-        clock = self._context.clock
-        began = clock.monotonic()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         with suppress(GatewayError):
             if self._index.index.warm():
-                pause_s = max(WARM_PAUSE_S, (clock.monotonic() - began) * (1 / WARM_PART - 1))
-                self._warming = asyncio.get_running_loop().call_later(pause_s, self._warm)
+                pause_s = max(WARM_PAUSE_S, (loop.time() - began) * (1 / WARM_PART - 1))
+                self._warming = loop.call_later(pause_s, self._warm)
 
     def _make_due(self) -> None:
         self.is_due = True

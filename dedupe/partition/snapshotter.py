@@ -111,9 +111,10 @@ class Snapshotter:
 
     def lag_records(self, lane: Lane) -> int:
         """Return how many records of a lane that is served its newest snapshot does not have."""
-        last = lane.metrics.snapshot
-        known = 0 if last is None else last.state.next_lane_seq
-        return lane.partition_index.index.state.next_lane_seq - known
+        last, state = lane.metrics.snapshot, lane.partition_index.index.state
+        if last is None or last.state.last_offset > state.last_offset:  # the log has lost records since
+            return state.next_lane_seq
+        return state.next_lane_seq - last.state.next_lane_seq
 
     def _is_due(self, lane: Lane) -> bool:
         if not lane.is_serving:

@@ -118,7 +118,7 @@ class DedupeIndex(SessionRows, Protocol):
 
     def note_disproved(self) -> None:
         """
-        Have every later opening raise IndexCorruptError, until the index is discarded or reset.
+        Have every later opening raise IndexDisprovedError, until the index is discarded or reset.
 
         Raises IndexUnavailableError.
         """
@@ -178,6 +178,7 @@ class IndexStore(Protocol):
 
         Raises:
             IndexCorruptError: it is damaged or has another identity: `discard` it.
+            IndexDisprovedError: likewise, and its snapshots are not to be used.
             IndexUnavailableError: it cannot be opened now; keep it.
         """
 

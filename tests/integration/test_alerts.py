@@ -15,6 +15,8 @@ from tests.support.http import new_event
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "helm" / "gateway" / "files"
 CASES = ROOT / "tests" / "deploy" / "chart" / "alerts_test.yaml"
+NOT_EVERYWHERE = ("group", "snapshot_metrics", "inputs")
+"""Modules with metrics that a gateway has which is in a group, has a bucket, or has inputs."""
 METRIC = r"\b((?:gateway|dedupe|lane|process|pipeline)_[a-z_]+)(?=[{\[)\s]|$)"
 
 
@@ -36,8 +38,8 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     shown = set(re.findall(r"^(?:# TYPE )?([a-z_]+)(?:\{| )", text, flags=re.MULTILINE))
     jobs = "".join(path.read_text() for path in (ROOT / "pipeline").rglob("*.py"))
     counted = set(re.findall(r'"(pipeline_[a-z_]+)"', jobs))
-    of_groups = set(re.findall(r'"(gateway_[a-z_]+)"', (ROOT / "app" / "admin" / "group.py").read_text()))
-    named = counted | of_groups
+    beside = "".join((ROOT / "app" / "admin" / f"{name}.py").read_text() for name in NOT_EVERYWHERE)
+    named = counted | set(re.findall(r'"(gateway_[a-z_]+)"', beside))
     return shown | named | {f"{name}_total" for name in named}
 
 

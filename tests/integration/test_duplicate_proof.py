@@ -1,6 +1,7 @@
 """Claim: a gateway finds out while it serves that its index knows an event that the log does not have."""
 
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -64,6 +65,15 @@ def sent(gateway: Gateway, *events: dict[str, Any]) -> httpx.Headers:
         return post(client, "/v1/events", {"batch": [*events]}).raise_for_status().headers
 
 
+def invent(gateway: Gateway, key: bytes, fingerprint: bytes) -> int:
+    """Have the index of a stopped gateway know an event at the last offset of its log; return the offset."""
+    index = index_of(gateway)
+    offset = max(offset for offset, _ in entries_in(index).values())
+    index.entries[key] = ENTRY.pack(offset, fingerprint)
+    index.close()
+    return offset
+
+
 def test_index_with_an_invented_entry_is_found_out_and_rebuilt(new_gateway: Callable[[str], Gateway]) -> None:
     events, never_stored = [new_event() for _ in range(20)], new_event()
     other, gateway = new_gateway("other"), new_gateway("gateway")
@@ -74,10 +84,7 @@ def test_index_with_an_invented_entry_is_found_out_and_rebuilt(new_gateway: Call
     index.close()
     with gateway:
         sent(gateway, *events)
-    index = index_of(gateway)
-    offset = max(offset for offset, _ in entries_in(index).values())
-    index.entries[key] = ENTRY.pack(offset, fingerprint)
-    index.close()
+    offset = invent(gateway, key, fingerprint)
 
     with gateway:
         assert sent(gateway, *events)["Gateway-Duplicates"] == "20"
@@ -98,3 +105,38 @@ def test_index_with_an_invented_entry_is_found_out_and_rebuilt(new_gateway: Call
 def proofs_of(gateway: Gateway) -> dict[str, int]:
     proofs: dict[str, int] = gateway.stats()["partitions"][0]["duplicate_proofs"]
     return proofs
+
+
+@pytest.mark.regression("a disproved index came back from its own snapshot")
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_disproved_index_does_not_come_back_from_its_snapshot(tmp_path: Path, *, is_killed: bool) -> None:
+    events, never_stored = [new_event() for _ in range(20)], new_event()
+    constants: Constants = {
+        **IMPATIENT,
+        "dedupe.partition.duplicate_proof:EVERY_S": 0.0,
+        "dedupe.partition.duplicate_proof:OVERDUE_S": 0.0,
+        "dedupe.storage.rocksdb.snapshots:RECORDS_MIN": 1,
+    }
+    snapshots = {"GATEWAY_SNAPSHOTS_URL": f"file://{tmp_path}/bucket", "GATEWAY_SNAPSHOTS_INTERVAL": "1s"}
+    other = Gateway(tmp_path / "other", SETTINGS)
+    gateway = Gateway(tmp_path / "gateway", {**SETTINGS, **snapshots}, constants=constants)
+    with other:
+        sent(other, never_stored)
+    index = index_of(other)
+    ((key, (_, fingerprint)),) = entries_in(index).items()
+    index.close()
+    with Gateway(tmp_path / "gateway", SETTINGS) as before:
+        sent(before, *events)
+    invent(gateway, key, fingerprint)
+
+    with gateway:
+        wait_until(lambda: gateway.stats()["partitions"][0]["snapshots"]["made"] == 1)
+        assert sent(gateway, never_stored)["Gateway-Duplicates"] == "1"
+        wait_until(lambda: proofs_of(gateway)["disproved"] == 1)
+        wait_until(lambda: gateway.stats()["partitions"][0]["state"] == "active")
+        if is_killed:
+            gateway.kill()
+            shutil.rmtree(gateway.data / "index")
+            gateway.start()
+        assert sent(gateway, never_stored)["Gateway-Accepted"] == "1"
+        assert sent(gateway, *events)["Gateway-Duplicates"] == "20"

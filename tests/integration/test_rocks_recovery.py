@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
@@ -194,3 +195,21 @@ async def test_index_to_rebuild_is_deleted_without_holding_the_loop(tmp_path: Pa
     assert index_of(recovery).state == EMPTY_STATE
     recovery.close()
     store.close()
+
+
+@pytest.mark.regression("a cancelled restore left a deletion or a move under way while the index was opened")
+async def test_move_to_the_place_of_an_index_ends_though_it_is_cancelled(tmp_path: Path) -> None:
+    for number in range(3):
+        root = tmp_path / str(number)
+        begin(root, IDENTITY)
+        store = store_in(root)
+        folder = store.path_of(IDENTITY).with_suffix(".restoring")
+        shutil.copytree(store.path_of(IDENTITY), folder)
+        store.discard(IDENTITY)
+        await is_cancelled_at(number, store.install(IDENTITY, folder))
+        shutil.rmtree(folder, ignore_errors=True)
+        await store.prepare(IDENTITY)
+        index = store.open(IDENTITY)
+        assert index.state == update_of(0, BATCH).state
+        index.close()
+        store.close()

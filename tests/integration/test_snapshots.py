@@ -1,6 +1,7 @@
 """Claim: a lost index is restored from a snapshot as if it were not lost; if that is wrong, from the log."""
 
 import shutil
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable
@@ -186,6 +187,24 @@ def test_snapshots_of_another_secret_are_not_used(tmp_path: Path, stored: Stored
     assert b"its MAC is wrong" in other.log_path.read_bytes()
 
 
+def test_snapshot_of_a_log_that_lost_its_tail_is_not_fetched(stored: Stored) -> None:
+    """An older copy of the log is put back: the snapshot knows events that it does not have."""
+    gateway = stored.gateway
+    lose_index(gateway)
+    with sqlite3.connect(gateway.data / "log.sqlite") as log:
+        which, kept = "topic = 'events' AND partition = 0", EVENTS // 4
+        ((first_id,),) = log.execute(f"SELECT first_id FROM partitions WHERE {which}")
+        log.execute("DELETE FROM records WHERE id BETWEEN ? AND ?", (first_id + kept, first_id + EVENTS))
+        log.execute(f"UPDATE partitions SET next_offset = ? WHERE {which}", (kept,))
+    log.close()
+    with gateway:
+        again = send(gateway, stored.events)
+        assert (again.headers["Gateway-Duplicates"], again.headers["Gateway-Accepted"]) == ("100", "300")
+        assert snapshots_of(gateway)["restored"] == 0
+        assert snapshots_of(gateway)["failed"] == {}
+    assert b"a snapshot is not of this log" in gateway.log_path.read_bytes()
+
+
 @pytest.mark.parametrize("step", MAKING)
 def test_kill_while_a_snapshot_is_made(tmp_path: Path, step: str) -> None:
     events = [new_event() for _ in range(EVENTS)]
@@ -229,6 +248,13 @@ def test_commands_list_verify_make_and_restore(tmp_path: Path, stored: Stored) -
     broken = cli(gateway, "snapshots", "verify", "0", "-o", "json")
     assert broken.returncode == 1
     assert "differs from what the manifest says" in rows_of(broken)[0]["error"]
+
+
+@pytest.mark.regression("snapshots of an index that an operator doubted outlived its rebuild")
+def test_rebuilt_index_has_no_snapshots_of_before(tmp_path: Path, stored: Stored) -> None:
+    assert manifests_in(tmp_path)
+    assert cli(stored.gateway, "index", "rebuild").returncode == 0
+    assert not manifests_in(tmp_path)
 
 
 def test_commands_say_what_is_missing(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.sim.plan import missing_cells
 from tests.sim.seeds import ARE_AS_PLANNED, DEFAULT_HISTORIES, each_seed
 from tests.sim.world import CLEAN, FOREVER_S, LIMITS, Seen, World
 from tests.support.sim.faults import NO_FAULTS, SimFaults
+from tests.support.sim.snapshots import SimSnapshots
 
 ROUNDS = 6
 IDS = 60
@@ -74,6 +75,8 @@ def seen() -> Seen:
 async def test_history_keeps_every_promise(seed: int, seen: Seen) -> None:
     rng = Random(seed)
     world = World(faults=faults_of(seed), policy=POLICIES[0], limits=rng.choice((LIMITS, NARROW)), seen=seen)
+    if seed % 2:
+        world.use_snapshots(Random(seed))
     for _ in range(ROUNDS):
         world.boot()
         if rng.random() < 0.8:
@@ -157,6 +160,7 @@ async def befall(world: World, rng: Random) -> None:
         await world.send(request_of(world, rng))
         world.router.has_disk_room = True
     partition = rng.randrange(CLEAN.partitions)
+    _take_snapshot(world, rng, partition)
     if rng.random() < 0.1:
         world.note("foreign_record")
         world.intrude(partition)
@@ -199,6 +203,11 @@ def _change_window(world: World, rng: Random, _partition: int) -> None:
     world.policy = rng.choice(POLICIES)
 
 
+def _take_snapshot(world: World, _rng: Random, partition: int) -> None:
+    if isinstance(world.disk.snapshots, SimSnapshots):
+        world.disk.snapshots.take(world.index_identity(partition))
+
+
 def _lose_index(world: World, _rng: Random, partition: int) -> None:
     world.disk.discard(world.index_identity(partition))
 
@@ -227,6 +236,7 @@ BEFALLS_STOPPED: dict[str, tuple[float, BefallStopped]] = {
     "clock_behind": (0.2, _move_clock(-3_600_000)),
     "clock_ahead": (0.2, _move_clock(3_600_000)),
     "other_window": (0.3, _change_window),
+    "snapshot_made": (0.4, _take_snapshot),
     "index_lost": (0.2, _lose_index),
     "entries_dropped": (0.1, _drop_entries),
     "trim": (0.1, _trim),

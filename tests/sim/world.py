@@ -48,6 +48,7 @@ from tests.support.settings import QUEUE_LIMITS
 from tests.support.sim.faults import SimFaults
 from tests.support.sim.memory_index import MemoryStore
 from tests.support.sim.sim_log import SimStore
+from tests.support.sim.snapshots import SimBucket, SimSnapshots
 
 CLEAN = Topic("events", 2)
 QUARANTINE = Topic("events.quarantine", 1)
@@ -283,6 +284,12 @@ class World:
     def _is_in_log(self, place: Place) -> bool:
         partition = self.log.partition(CLEAN.name, place.partition)
         return partition.log_start <= place.offset < partition.end
+
+    def use_snapshots(self, rng: Random) -> None:
+        """Have both machines restore lost indexes from one bucket."""
+        bucket = SimBucket(rng)
+        for disk in (self.disk, self.spare_disk):
+            disk.snapshots = SimSnapshots(bucket, disk)
 
     def index_identity(self, partition: int) -> IndexIdentity:
         """Return what names the index of one clean lane."""

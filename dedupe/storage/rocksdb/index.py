@@ -7,13 +7,14 @@ from the log.
 Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from rocksdict import Checkpoint, Rdict, WriteBatch
 
 from dedupe.decide.sessions import Listing, SessionCounts, SessionKey, SessionState
+from dedupe.decide.source_sizes import SourceSizes
 from dedupe.decide.window import Step
 from dedupe.model.errors import GatewayError, IndexCorruptError
 from dedupe.model.identity import KEY_BYTES
@@ -62,6 +63,8 @@ class RocksIndex:
         self.state: IndexState = EMPTY_STATE
         self._steps: list[Step] = []
         self._unproved: list[Offset] = []
+        self.is_disproved = False
+        """Whether the log has disproved an entry: no copy of it may be used, see IndexSnapshots."""
         try:
             check_not_disproved(path)
             if is_empty(path):
@@ -109,6 +112,7 @@ class RocksIndex:
         self._unproved = []
 
     def note_disproved(self) -> None:
+        self.is_disproved = True
         try:
             note_disproved(self._path)
         except OSError as err:
@@ -123,7 +127,7 @@ class RocksIndex:
         return self._sessions.get(keys)
 
     @property
-    def session_sizes(self) -> Mapping[bytes, int]:
+    def session_sizes(self) -> SourceSizes:
         return self._sessions.sizes
 
     def oldest_sessions(self, count: int, listing: Listing) -> list[tuple[SessionKey, SessionState]]:

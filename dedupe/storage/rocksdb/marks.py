@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from dedupe.model.errors import IndexCorruptError
+from dedupe.model.errors import IndexCorruptError, IndexDisprovedError
 from dedupe.model.types import Offset
 
 UNPROVED = "UNPROVED"
@@ -69,9 +69,9 @@ def note_disproved(path: Path) -> None:
 
 
 def check_not_disproved(path: Path) -> None:
-    """Raise IndexCorruptError if the index is noted to be wrong."""
+    """Raise IndexDisprovedError if the index is noted to be wrong."""
     if (path / DISPROVED).exists():
-        raise IndexCorruptError(f"the log has disproved an entry of {path}")
+        raise IndexDisprovedError(f"the log has disproved an entry of {path}")
 
 
 def explained(err: OSError, what: str) -> OSError | IndexCorruptError:

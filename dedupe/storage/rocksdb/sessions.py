@@ -33,6 +33,7 @@ from dedupe.decide.sessions import (
     SessionState,
     SessionUpdate,
 )
+from dedupe.decide.source_sizes import SourceSizes
 from dedupe.model.errors import IndexCorruptError
 from dedupe.storage.rocksdb.database import Database, translate
 
@@ -61,7 +62,7 @@ class SessionTable:
         self.counts = NO_SESSIONS
         self._recent: dict[SessionKey, SessionState | None] = {}
         """A cache of written rows, the latest last."""
-        self.sizes: dict[bytes, int] = {}
+        self.sizes = SourceSizes()
         """The number of live sessions of each source, by its hash."""
         self._first: dict[Listing, bytes] = {}
         """The first place of lists, which grow at their ends: a seek from there skips deleted rows."""
@@ -76,7 +77,7 @@ class SessionTable:
         for key, size in self._rows(_SIZE, _SIZE):
             if len(size) != _NUMBER.size:
                 raise IndexCorruptError(f"the number of a source's sessions has {len(size)} bytes")
-            (self.sizes[key[len(_SIZE) :]],) = _NUMBER.unpack(size)
+            self.sizes.put(key[len(_SIZE) :], *_NUMBER.unpack(size))
 
     def get(self, keys: Sequence[SessionKey]) -> list[SessionState | None]:
         recent = self._recent
@@ -125,10 +126,8 @@ class SessionTable:
         """Update counts and cache after the batch of `put` was written."""
         self.counts = update.counts
         for source_hash, size in update.sizes.items():
-            if size:
-                self.sizes[source_hash] = size
-            else:
-                self.sizes.pop(source_hash, None)
+            self.sizes.put(source_hash, size)
+            if not size:
                 self._first.pop(OF_SOURCE + source_hash, None)
         recent = self._recent
         for key, _, after in update.changes:

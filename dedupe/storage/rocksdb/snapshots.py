@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -23,7 +24,7 @@ from dedupe.storage.log import Crashpoint, no_crashpoint
 from dedupe.storage.rocksdb.index import RocksIndex
 from dedupe.storage.rocksdb.marks import note_unproved
 from dedupe.storage.rocksdb.store import RocksStore
-from dedupe.storage.snapshots.bucket import Bucket, drop_from_cache
+from dedupe.storage.snapshots.bucket import Bucket, StoredObject, drop_from_cache
 from dedupe.storage.snapshots.manifest import (
     HASH_BYTES,
     MANIFEST_BYTES_MAX,
@@ -92,7 +93,8 @@ class IndexSnapshots:
         self._worker, self._clock = worker, clock
         self._rng = rng or random.Random()
         self._crashpoint = crashpoint
-        self._digests: dict[IndexIdentity, tuple[RocksIndex, dict[str, str]]] = {}
+        self._digests: dict[IndexIdentity, dict[_FileKey, str]] = {}
+        self._to_withdraw: set[IndexIdentity] = set()
         self._progress: dict[IndexIdentity, Opening] = {}
 
     # ---- make
@@ -105,17 +107,20 @@ class IndexSnapshots:
         try:
             await self._flush(index)
             self._crashpoint("snapshot_flushed")
+            _check_not_disproved(index)
             state = index.state
             index.checkpoint(folder)
         except GatewayError as err:
             raise SnapshotError("index", f"the index cannot be copied: {err}") from err
         self._crashpoint("snapshot_checkpoint")
         try:
-            files = await asyncio.to_thread(self._files_of, folder, self._digests_of(identity, index))
+            files = await asyncio.to_thread(self._files_of, folder, self._digests.setdefault(identity, {}))
             manifest = Manifest(
                 identity, state, window_start, files, self._clock.now_ms(), self._worker, version("rocksdict")
             )
-            sent = await self._send(manifest, folder)
+            sent = await self._send(manifest, folder, index)
+            if identity in self._to_withdraw:
+                await self._withdraw(identity, but=manifest)
             await self._clean_up(identity)
         except OSError as err:
             raise SnapshotError("disk", f"the copy of the index cannot be read: {err}") from err
@@ -144,35 +149,35 @@ class IndexSnapshots:
             if self._clock.monotonic() > until:
                 raise SnapshotError("busy", f"its memtables are not on disk after {FLUSH_S:g} s")
 
-    def _digests_of(self, identity: IndexIdentity, index: RocksIndex) -> dict[str, str]:
-        """Return the digests of data files by name, which are those of one database from its opening on."""
-        if identity not in self._digests or self._digests[identity][0] is not index:
-            self._digests[identity] = index, {}
-        return self._digests[identity][1]
-
-    def _files_of(self, folder: Path, digests: dict[str, str]) -> tuple[SnapshotFile, ...]:
+    def _files_of(self, folder: Path, digests: "dict[_FileKey, str]") -> tuple[SnapshotFile, ...]:
         """Return the files of a checkpoint; of data files only new ones are read. Raises OSError."""
         found = []
+        known = {}
         for path in sorted(folder.iterdir()):
-            digest = digests.get(path.name) if path.suffix == ".sst" else None
-            if digest is None:
-                digest = _digest_of(path)
-                if path.suffix == ".sst":
-                    digests[path.name] = digest
-            found.append(SnapshotFile(path.name, path.stat().st_size, digest))
-        gone = digests.keys() - {file.name for file in found}
-        for name in gone:
-            del digests[name]
+            key = _key_of_file(path)
+            digest = digests.get(key) if path.suffix == ".sst" else None
+            found.append(SnapshotFile(path.name, key.size_bytes, digest or _digest_of(path)))
+            if path.suffix == ".sst":
+                known[key] = found[-1].digest
+        digests.clear()
+        digests.update(known)
         return tuple(found)
 
-    async def _send(self, manifest: Manifest, folder: Path) -> int:
+    async def _send(self, manifest: Manifest, folder: Path, index: RocksIndex) -> int:
         """Put what the bucket lacks, then the manifest; return the number of bytes. Raises SnapshotError."""
         place = folder_of(manifest.identity)
         sent = await self._send_missing(manifest.files, folder, place)
         self._crashpoint("snapshot_files")
         content = encode(manifest, self._key)
-        await self._bucket.create(f"{place}/manifests/{manifest.name}", content)
+        _check_not_disproved(index)
+        name = f"{place}/manifests/{manifest.name}"
+        await self._bucket.create(name, content)
         self._crashpoint("snapshot_manifest")
+        try:
+            _check_not_disproved(index)
+        except SnapshotError:
+            await self._bucket.delete([name])
+            raise
         # An older clean-up may have taken a file that was there before.
         return sent + len(content) + await self._send_missing(manifest.files, folder, place)
 
@@ -195,7 +200,7 @@ class IndexSnapshots:
         named: set[str] = set()
         kept = 0
         old = []
-        for each in sorted(manifests, key=lambda each: each.name, reverse=True):
+        for each in sorted(manifests, key=_rank, reverse=True):
             if kept >= KEPT and each.age_s > KEPT_MANIFEST_S:
                 old.append(f"{place}/manifests/{each.name}")
                 continue
@@ -215,14 +220,25 @@ class IndexSnapshots:
         unnamed = [each for each in files if each.name not in named and each.age_s > KEPT_FILE_S]
         await self._bucket.delete([f"{place}/files/{each.name}" for each in unnamed])
 
+    async def withdraw(self, identity: IndexIdentity) -> None:
+        """See SnapshotStore."""
+        self._to_withdraw.add(identity)
+        await self._withdraw(identity)
+
+    async def _withdraw(self, identity: IndexIdentity, but: Manifest | None = None) -> None:
+        folder = f"{folder_of(identity)}/manifests/"
+        names = {each.name for each in await self._bucket.names(folder)} - {but and but.name}
+        await self._bucket.delete([f"{folder}{name}" for name in sorted(names)])
+        self._to_withdraw.discard(identity)
+
     # ---- restore
 
     async def candidates(self, identity: IndexIdentity) -> AsyncGenerator[Manifest, None]:
         """See SnapshotStore."""
         place = folder_of(identity)
-        names = [each.name for each in await self._bucket.names(f"{place}/manifests/")]
-        named = sorted((name for name in names if made_ms_of(name) is not None), reverse=True)
-        for name in named[:LOOKED_AT_MAX]:
+        found_there = await self._bucket.names(f"{place}/manifests/")
+        named = sorted((each for each in found_there if made_ms_of(each.name) is not None), key=_rank)
+        for name in (each.name for each in reversed(named[-LOOKED_AT_MAX:])):
             try:
                 raw = await self._bucket.read(f"{place}/manifests/{name}", MANIFEST_BYTES_MAX)
                 found = decode(raw, self._key, identity)
@@ -239,12 +255,12 @@ class IndexSnapshots:
         """See SnapshotStore. Nothing is at the index's place before all files are there, synced and right."""
         identity = manifest.identity
         folder = self._store.path_of(identity).with_suffix(".restoring")
+        limit_s = RESTORE_S + manifest.size_bytes / RESTORE_BYTES_A_SECOND_MIN
         try:
             await asyncio.to_thread(_make_anew, folder)
-            limit_s = RESTORE_S + manifest.size_bytes / RESTORE_BYTES_A_SECOND_MIN
             async with asyncio.timeout(limit_s):
                 await self._download(manifest, folder)
-            note_unproved(folder, self._to_prove(manifest))
+            await asyncio.to_thread(note_unproved, folder, self._to_prove(manifest))
             self._crashpoint("restore_files")
             await self._store.install(identity, folder)
             self._crashpoint("restore_installed")
@@ -310,9 +326,34 @@ class IndexSnapshots:
         return sorted({self._rng.randint(manifest.window_start, end) for _ in range(PROVED_RECORDS)})
 
 
+def _rank(manifest: StoredObject) -> tuple[int, str]:
+    """Return what a newer manifest has more of; none is newer than the bucket says, whatever its name."""
+    made_ms = made_ms_of(manifest.name)
+    return min(manifest.modified_ms, -1 if made_ms is None else made_ms), manifest.name
+
+
 def _drills_of(identity: IndexIdentity) -> str:
     """Return the folder of a topic's drills, beside those of its partitions."""
     return f"{folder_of(identity).rpartition('/')[0]}/drills/"
+
+
+def _check_not_disproved(index: RocksIndex) -> None:
+    if index.is_disproved:
+        raise SnapshotError("disproved", "the log has disproved an entry of the index")
+
+
+class _FileKey(NamedTuple):
+    """A data file, which never changes: another one of its name has another key."""
+
+    name: str
+    inode: int
+    written_ns: int
+    size_bytes: int
+
+
+def _key_of_file(path: Path) -> _FileKey:
+    found = path.stat()
+    return _FileKey(path.name, found.st_ino, found.st_mtime_ns, found.st_size)
 
 
 def _digest_of(path: Path) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -11,6 +12,7 @@ from dedupe.model.errors import ConfigurationError, IndexCorruptError, IndexUnav
 from dedupe.storage.index import IndexIdentity, Opening
 from dedupe.storage.rocksdb.database import MIB, Database, destroy, tuning_for
 from dedupe.storage.rocksdb.index import RocksIndex
+from dedupe.storage.rocksdb.marks import check_not_disproved
 from dedupe.storage.rocksdb.replay import Preparation
 from dedupe.storage.snapshots.store import SnapshotStore
 
@@ -48,7 +50,7 @@ class RocksStore:
         self.open_files_max = lanes * self._tuning.open_files_max
         self._preparation = Preparation()
         self._closers = ThreadPoolExecutor(CLOSERS, thread_name_prefix="index-close")
-        self._closing: dict[Path, Future[None]] = {}
+        self._closing: dict[Path, Future[Any]] = {}
         self._damage: dict[Path, IndexCorruptError] = {}  # found by a replay; `open` raises it
 
     async def prepare(self, identity: IndexIdentity) -> None:
@@ -81,6 +83,7 @@ class RocksStore:
         path = self.path_of(identity)
         self._wait_until_closed(path)
         if (damage := self._damage.pop(path, None)) is not None:
+            check_not_disproved(path)  # which says more
             raise damage
         return RocksIndex(path, identity, self._tuning, close=self._close)
 
@@ -106,9 +109,16 @@ class RocksStore:
         Raises OSError: there is one, or it cannot be moved.
         """
         path = self.path_of(identity)
-        if (closing := self._closing.pop(path, None)) is not None:
-            await asyncio.wait([asyncio.wrap_future(closing)])
-        await asyncio.to_thread(_move, folder, path)
+        moving = self._closers.submit(_move_after, self._closing.get(path), folder, path)
+        self._closing[path] = moving  # whatever becomes of this call, nothing is opened before it ends
+        moved = asyncio.wrap_future(moving)
+        try:
+            await asyncio.wait([moved])
+        except asyncio.CancelledError:
+            await asyncio.wait([moved])  # the caller then deletes what is left of `folder`
+            raise
+        if (err := moved.result()) is not None:
+            raise err
 
     def close(self) -> None:
         """Wait until all closed indexes have released their files; then the store cannot be used again."""
@@ -122,6 +132,17 @@ class RocksStore:
         """Block until the previous index is closed or deleted. Raises IndexCorruptError, see `discard`."""
         if (closing := self._closing.pop(path, None)) is not None:
             closing.result()
+
+
+def _move_after(closing: Future[Any] | None, folder: Path, path: Path) -> OSError | None:
+    """Return why a folder cannot be moved to the place of an index, once that is closed and deleted."""
+    if closing is not None:
+        closing.exception()
+    try:
+        _move(folder, path)
+    except OSError as err:
+        return err
+    return None
 
 
 def _move(folder: Path, path: Path) -> None:
@@ -139,7 +160,7 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _destroy_after(closing: Future[None] | None, path: Path) -> None:
+def _destroy_after(closing: Future[Any] | None, path: Path) -> None:
     if closing is not None:
         closing.exception()  # waits; what an earlier deletion could not do, this one tries again
     destroy(path)

@@ -6,13 +6,14 @@ variables AWS_*, GOOGLE_* and AZURE_*, and by the role of a service account.
 """
 
 import asyncio
+import functools
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from dedupe.model.errors import ConfigurationError
@@ -32,6 +33,7 @@ class StoredObject(NamedTuple):
 
     name: str  # below the prefix that was asked for
     size_bytes: int
+    modified_ms: int  # by the bucket's clock
     age_s: float
 
 
@@ -60,15 +62,19 @@ class Bucket:
         self._obstore: Any = obstore
         self._errors = (obstore.exceptions.BaseError, OSError, TimeoutError)
         self._missing = (obstore.exceptions.NotFoundError, FileNotFoundError)
+        self._store: Any = None
+        self._opening: asyncio.Future[Any] | None = None
+        if (parts := urlsplit(url)).scheme == "file":
+            if parts.netloc not in ("", "localhost") or not parts.path:
+                raise ConfigurationError("GATEWAY_SNAPSHOTS_URL cannot be used: a folder is file:///folder")
+            self._local = unquote(parts.path)
+            return
         try:
-            if (parts := urlsplit(url)).scheme == "file":
-                self._store: Any = obstore.store.LocalStore(unquote(parts.path), mkdir=True)
-            else:
-                options: Any = {
-                    "client_options": {"connect_timeout": "5s", "timeout": "3600s", "allow_http": True},
-                    "retry_config": {"max_retries": 3, "retry_timeout": timedelta(seconds=20)},
-                }
-                self._store = obstore.store.from_url(url, **options)
+            options: Any = {
+                "client_options": {"connect_timeout": "5s", "timeout": "3600s", "allow_http": True},
+                "retry_config": {"max_retries": 3, "retry_timeout": timedelta(seconds=20)},
+            }
+            self._store = obstore.store.from_url(url, **options)
         except Exception as err:
             raise ConfigurationError(f"GATEWAY_SNAPSHOTS_URL cannot be used: {err}") from err
 
@@ -78,8 +84,10 @@ class Bucket:
         async with self._asking(f"list {prefix}"), asyncio.timeout(REQUEST_S):
             async for batch in self._obstore.list(self._store, prefix=prefix):
                 for each in batch:
-                    age_s = (datetime.now(UTC) - each["last_modified"]).total_seconds()
-                    found.append(StoredObject(str(each["path"]).rpartition("/")[2], each["size"], age_s))
+                    modified = each["last_modified"]
+                    age_s = (datetime.now(UTC) - modified).total_seconds()
+                    name = str(each["path"]).rpartition("/")[2]
+                    found.append(StoredObject(name, each["size"], int(modified.timestamp() * 1000), age_s))
         return found
 
     async def read(self, name: str, bytes_max: int) -> bytes:
@@ -103,7 +111,7 @@ class Bucket:
         limit_s = REQUEST_S + size_bytes / BYTES_A_SECOND_MIN
         async with self._asking(f"upload {name}"), asyncio.timeout(limit_s):
             await self._obstore.put_async(self._store, name, path, max_concurrency=UPLOAD_PARTS)
-        drop_from_cache(path)
+        await asyncio.to_thread(drop_from_cache, path)
 
     async def download(self, name: str, path: Path, *, size_bytes: int) -> str:
         """
@@ -127,8 +135,8 @@ class Bucket:
                     if received > size_bytes:
                         break
                     await asyncio.to_thread(take, chunk)
-                await asyncio.to_thread(_sync, file.fileno())
-        drop_from_cache(path)
+                await asyncio.to_thread(_sync, file)
+        await asyncio.to_thread(drop_from_cache, path)
         return digest.hexdigest()
 
     async def delete(self, names: list[str]) -> None:
@@ -143,17 +151,28 @@ class Bucket:
     @asynccontextmanager
     async def _asking(self, what: str) -> AsyncIterator[None]:
         try:
+            if self._store is None:
+                async with asyncio.timeout(REQUEST_S):
+                    await self._open_folder()
             yield
         except self._missing as err:
             raise SnapshotError("missing", f"cannot {what}: it is not there") from err
         except TimeoutError as err:
             raise SnapshotError("slow", f"cannot {what}: the bucket is too slow") from err
         except self._errors as err:
-            raise SnapshotError("bucket", f"cannot {what}: {str(err).splitlines()[0]}") from err
+            raise SnapshotError("bucket", f"cannot {what}: {str(err).partition(chr(10))[0]}") from err
+
+    async def _open_folder(self) -> None:
+        """Create the folder now, since a share that is not there must not keep a gateway from its start."""
+        if self._opening is None or self._opening.done():
+            create = functools.partial(self._obstore.store.LocalStore, self._local, mkdir=True)
+            self._opening = asyncio.ensure_future(asyncio.to_thread(create))
+        self._store = await asyncio.shield(self._opening)
 
 
-def _sync(descriptor: int) -> None:
-    os.fsync(descriptor)
+def _sync(file: IO[bytes]) -> None:
+    file.flush()  # else its last bytes are written after it is synced
+    os.fsync(file.fileno())
 
 
 def drop_from_cache(path: Path) -> None:

@@ -43,6 +43,13 @@ class SnapshotStore(Protocol):
         nothing at the place. A cancellation ends what is under way.
         """
 
+    async def withdraw(self, identity: IndexIdentity) -> None:
+        """
+        Delete all snapshots of an index that the log has disproved, since they may have what is wrong in it.
+
+        After an error the next `make` of the index deletes all older ones.
+        """
+
     async def verify(self, manifest: Manifest, scratch: Path) -> None:
         """Fetch all files of a snapshot into an empty folder, one after the other, and compare them."""
 

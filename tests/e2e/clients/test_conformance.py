@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from clients.conformance import scenarios
 from clients.conformance.__main__ import run
 from clients.conformance.scenarios import SCENARIOS
 from clients.python.src.gateway_client.answers import Answer, Fate, UndecidedError, Verdict, judge
@@ -74,6 +75,9 @@ def test_client_passes_every_scenario(client: str, tmp_path: Path, capfd: pytest
     assert told.count(" ok\n") == len(SCENARIOS)
 
 
+PATIENCE_S = 12.0
+"""For scenarios that a client fails by delivering nothing; the right one needs a few seconds."""
+STANDS_STILL = {"never_halves": "flush is not true within", "gives_up_after_401": "the queue stands still"}
 WRONG_CLIENTS = {
     "acknowledges_without_verdict": "odd_answers",
     "renumbers_on_retry": "lost_answers",
@@ -93,6 +97,29 @@ WRONG_CLIENTS = {
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(("wrong", "scenario"), WRONG_CLIENTS.items(), ids=list(WRONG_CLIENTS))
-def test_a_client_that_is_wrong_does_not_pass(wrong: str, scenario: str, tmp_path: Path) -> None:
+def test_a_client_that_is_wrong_does_not_pass(
+    wrong: str, scenario: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     command = f"{sys.executable} -m tests.e2e.clients.wrong_client {wrong}"
-    assert run(command, tmp_path, only=scenario) == 1
+    patience_s = PATIENCE_S if wrong in STANDS_STILL else scenarios.PATIENCE_S
+    assert run(command, tmp_path, only=scenario, patience_s=patience_s) == 1
+    assert STANDS_STILL.get(wrong, "FAILED") in capfd.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_a_client_that_sends_again_in_another_session_does_not_pass_a_crash_of_the_gateway(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = f"{sys.executable} -m tests.e2e.clients.wrong_client renumbers_on_retry"
+    assert run(command, tmp_path, only="crashed_gateway") == 1
+    told = capfd.readouterr().out
+    assert "stored twice" in told
+    assert " 0 stored twice" not in told
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("wrong", STANDS_STILL)
+def test_the_right_client_passes_with_as_little_patience(wrong: str, tmp_path: Path) -> None:
+    assert run(HARNESSES["python"], tmp_path, only=WRONG_CLIENTS[wrong], patience_s=PATIENCE_S) == 0

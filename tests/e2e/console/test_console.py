@@ -162,7 +162,7 @@ def test_the_tail_pauses_and_filters(client: httpx.Client, gateway: Gateway, ope
     note = page.locator("#tail-note")
     page.locator("#tail-verdicts").get_by_text("accepted").click()
     expect(note).to_contain_text("live")
-    with page.expect_request("**/tail?*id=*") as asked:
+    with page.expect_request("**/tail/values?*id=*") as asked:
         page.locator("#tail-filter [name=id]").fill("wanted")
     assert "verdict=duplicate%2Cconflict" in asked.value.url
     expect(note).to_contain_text("live")
@@ -224,7 +224,8 @@ def test_a_log_that_is_down_a_full_disk_and_a_short_window_are_told_first(
     down = states.changed(stats, {number: states.failed(error) for number in range(8)}) | {"outage": outage}
     page = open_page(gateway.admin_url, before=lambda page: states.answer(page, "admin/v1/stats", down))
     expect(state_of(page)).to_have_text(
-        "No partition serves; the first has not been available since 03:00: the log does not answer."
+        "No partition serves; the first has not been available since 03:00: the log does not answer. "
+        "What to do: docs/runbooks/log-down.md."
     )
     expect(state_of(page)).to_have_attribute("data-level", "bad")
     page.get_by_role("button", name="Partition 7, failed").click()
@@ -533,3 +534,43 @@ def test_files_are_open_and_nothing_else_is(locked: Gateway) -> None:
         assert admin.get("/console/%2e%2e/__init__.py").status_code in (401, 404)
         for path in ("stats", "history", "tail", "tail/values", "tail/apart"):
             assert admin.get(f"/admin/v1/{path}").status_code == 401
+
+
+def test_a_first_event_is_waited_for_and_then_shown(folder: Path, open_page: Open) -> None:
+    with Gateway(folder, {"GATEWAY_PARTITIONS": "1"}) as own:
+        page = open_page(own.admin_url)
+        expect(page.locator("#first-state")).to_have_text("Waiting for the first event…")
+        expect(page.locator("#first-key")).to_have_text("my-write-key")
+        page.get_by_role("button", name="Copy curl").click()
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert f"{own.url}/v1/events -u my-write-key:" in copied
+        expect(page.locator("#tail-values")).to_have_text("Hide contents")
+        expect(page.locator("#tail-note")).to_contain_text("live")
+        page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+        eventually(lambda: page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"])
+        with httpx.Client(base_url=own.url, auth=AUTH) as client:
+            post(client, "/v1/events", [new_event(messageId="the-first", properties={"a": "b"})])
+        expect(page.locator("#first-event")).to_contain_text('"a": "b"')
+        page.locator("#tail-rows tr", has_text="the-first").locator(".time button").click()
+        expect(page.locator("#tail-rows tr.opened pre").first).to_contain_text('"a": "b"')
+
+
+def test_contents_are_hidden_until_the_full_token_asks_for_them(locked: Gateway, open_page: Open) -> None:
+    page = open_page(
+        locked.admin_url,
+        before=lambda page: page.add_init_script(f"sessionStorage.setItem('gateway-admin-token', '{TOKEN}')"),
+    )
+    expect(page.locator("#tail-values")).to_have_text("Show contents")
+    expect(page.locator("#tail-note")).to_contain_text("live")
+    with httpx.Client(base_url=locked.url, auth=AUTH) as client:
+        post(client, "/v1/events", [new_event(messageId="hidden", properties={"secret": "word"})])
+        hidden = row(page, "hidden")
+        hidden.locator(".time button").click()
+        expect(page.locator("#tail-rows tr.opened")).to_contain_text("Its content is hidden")
+        expect(page.locator("#tail-rows")).not_to_contain_text("word")
+        with page.expect_response("**/tail/values*"):
+            page.get_by_role("button", name="Show contents").click()
+        expect(page.locator("#tail-note")).to_contain_text("live")
+        post(client, "/v1/events", [new_event(messageId="shown", properties={"secret": "word"})])
+        row(page, "shown").locator(".time button").click()
+        expect(page.locator("#tail-rows tr.opened pre").first).to_contain_text("word")

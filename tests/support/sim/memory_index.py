@@ -20,8 +20,9 @@ from dedupe.decide.sessions import (
     SessionKey,
     SessionState,
 )
+from dedupe.decide.source_sizes import SourceSizes
 from dedupe.decide.window import Step
-from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
+from dedupe.model.errors import IndexCorruptError, IndexDisprovedError, IndexUnavailableError
 from dedupe.model.types import Entry, EventKey, Offset
 from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, Opening, WalFiles
 from dedupe.storage.snapshots.store import SnapshotStore
@@ -143,7 +144,9 @@ class MemoryStore:
             raise IndexUnavailableError(f"index of {place} is locked")
         self.check_room(place)
         disk = self._disks.setdefault(place, _Disk(identity))
-        if disk.is_damaged or disk.is_disproved:
+        if disk.is_disproved:
+            raise IndexDisprovedError(f"the log has disproved an entry of the index of {place}")
+        if disk.is_damaged:
             raise IndexCorruptError(f"index of {place} is damaged")
         if disk.identity != identity:
             raise IndexCorruptError(f"index of {place} was built from another log or for other settings")
@@ -270,9 +273,10 @@ class MemoryIndex:
         return [sessions.get(key) for key in keys]
 
     @property
-    def session_sizes(self) -> Mapping[bytes, int]:
+    def session_sizes(self) -> SourceSizes:
         """Counted anew, and not as the updates say."""
-        return Counter(row.source_hash for row in self._disk.sessions.values() if not row.is_evicted)
+        rows = self._disk.sessions.values()
+        return SourceSizes(Counter(row.source_hash for row in rows if not row.is_evicted).items())
 
     def oldest_sessions(self, count: int, listing: Listing) -> list[tuple[SessionKey, SessionState]]:
         listed = [row for row in self._readable().sessions.items() if _is_listed(row[1], listing)]

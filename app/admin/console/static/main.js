@@ -3,6 +3,7 @@
 import { Apart } from "./apart.js";
 import { ask, Refusal, token } from "./api.js";
 import { Chart, pointsOf, RATIO, ratioOf, SERIES, THROUGHPUT } from "./charts.js";
+import { First } from "./first.js";
 import { keyProblems } from "./keys.js";
 import { Lookup } from "./lookup.js";
 import { levelOf, Partitions, partitionsOf, progressOf } from "./partitions.js";
@@ -18,6 +19,16 @@ const SOURCES_MS = 5000;
 const HIDDEN_MS = 30_000;
 const DAY_S = 86_400;
 const RATE_S = 20;
+
+/** What the words of the figures mean. */
+const WORDS = {
+  "Events a second": "Events that were decided in the last seconds, without those that were refused",
+  "Duplicates": "Events that were already stored, and were not stored again",
+  "Quarantined": "Events stored in the quarantine topic: invalid ones, and conflicts with a stored event",
+  "Refused or unknown": "Events and requests that got an error; their clients send them again or know why not",
+  "Shortest window": "How long the partition that forgets first remembers message ids",
+  "Ids remembered": "Message ids in the indexes, by which duplicates are found",
+};
 
 const partitions = new Partitions();
 const throughput = new Chart(byId("throughput"), SERIES, THROUGHPUT);
@@ -38,7 +49,7 @@ function problemsOf(stats, group, all) {
   const found = [];
   const away = all.filter((partition) => partition.state !== "active");
   const short = all.filter((partition) => levelOf(partition) === "short");
-  if (stats.outage) found.push(["bad", sentence(stats.outage)]);
+  if (stats.outage) found.push(["bad", `${sentence(stats.outage)} What to do: docs/runbooks/log-down.md.`]);
   if (stats.disk?.has_room === false) {
     found.push(["bad", `Nothing is taken: ${bytes(stats.disk.free_bytes)} of disk are free, and ` +
       `${bytes(stats.disk.free_min_bytes)} must be.`]);
@@ -141,14 +152,15 @@ function paceOf(totals) {
   if (now - then.now < 1) return { perSecond: null, share: null };
   const accepted = totals.accepted - then.totals.accepted;
   const duplicates = totals.duplicates - then.totals.duplicates;
-  const perSecond = (totals.received - then.totals.received) / (now - then.now);
+  const taken = (of) => of.received - of.refused - of.unknown; // what was refused is no throughput
+  const perSecond = Math.max(0, taken(totals) - taken(then.totals)) / (now - then.now);
   return { perSecond, share: accepted + duplicates ? duplicates / (accepted + duplicates) : 0 };
 }
 
 function tellFigures(figures) {
   show(byId("figures"), ...figures.map(([name, value, more, level]) =>
     el("div", { class: "figure", "data-level": level ?? "" },
-      el("dt", {}, name), el("dd", { class: "value" }, value), el("dd", { class: "more" }, more))));
+      el("dt", { title: WORDS[name] }, name), el("dd", { class: "value" }, value), el("dd", { class: "more" }, more))));
 }
 
 // ---- rounds
@@ -175,6 +187,8 @@ async function lookAtStats() {
   partitions.update(all, stats.window_seconds);
   tellFigures(figuresOf(stats, group?.totals ?? stats.totals, all, requestsWithoutEvents(stats, group)));
   tellRefused(stats, group);
+  await tail.in(stats.mode);
+  await first.update(group?.totals ?? stats.totals);
   tellState(problemsOf(stats, group, all), all);
   lost = null;
   document.body.classList.remove("lost");
@@ -211,12 +225,13 @@ function repeat(look, everyMs, onError) {
   return round;
 }
 
+const first = new First();
+const tail = new Tail((source, id) => lookup.show(source, id), () => lookAtApartNow(), (event) => first.arrived(event));
 repeat(lookAtStats, STATS_MS, tellLost);
 repeat(lookAtHistory, HISTORY_MS);
 const sources = new Sources();
 repeat(() => sources.look(), SOURCES_MS);
 const lookAtApartNow = repeat(lookAtApart, APART_MS);
-new Tail((source, id) => lookup.show(source, id), lookAtApartNow);
 
 // ---- colours and token
 

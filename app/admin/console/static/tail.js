@@ -1,11 +1,12 @@
 // The live tail: rows as they come, the newest on top, until it is paused or the page is out of sight.
 
-import { curl, lines, Refusal } from "./api.js";
+import { curl, lines, Refusal, token } from "./api.js";
 import { byId, copy, count, el, span, timeWithSeconds } from "./view.js";
 
 export const VERDICTS = ["accepted", "duplicate", "conflict", "rejected", "refused", "unknown"];
 const APART = new Set(["conflict", "rejected"]);
 const PATH = "admin/v1/tail";
+const PATH_OF_VALUES = "admin/v1/tail/values";
 const ROWS_MAX = 100;
 const PAINT_MS = 500;
 const ROWS_A_PAINT = 25;
@@ -16,10 +17,13 @@ export class Tail {
   /**
    * `lookup`: called with a source and a message id that the operator wants to know more of.
    * `onApart`: called when an event was quarantined.
+   * `onEvent`: called with each event.
    */
-  constructor(lookup, onApart) {
+  constructor(lookup, onApart, onEvent) {
     this.lookup = lookup;
     this.onApart = onApart;
+    this.onEvent = onEvent;
+    this.isShown = null; // unknown before the mode is
     this.rows = byId("tail-rows");
     this.note = byId("tail-note");
     this.form = byId("tail-filter");
@@ -35,10 +39,31 @@ export class Tail {
       this.typing = setTimeout(() => this.begin(), TYPING_MS);
     });
     byId("pause").addEventListener("click", () => this.pause());
-    byId("tail-curl").addEventListener("click", () => copy(curl(PATH, this.filter(), "-sN"), "Command"));
+    byId("tail-curl").addEventListener("click", () => copy(curl(this.path, this.filter(), "-sN"), "Command"));
+    byId("tail-values").addEventListener("click", () => this.showValues(!this.isShown));
     document.addEventListener("visibilitychange", () => this.resume());
     setInterval(() => this.paint(), PAINT_MS);
     this.begin();
+  }
+
+  /** Show contents at once in development; elsewhere only when asked, which the audit log notes. */
+  in(mode) {
+    if (this.isShown !== null) return;
+    byId("tail-values").hidden = false;
+    if (mode === "development" && !token.get()) this.showValues(true);
+    else this.isShown = false;
+  }
+
+  showValues(isShown) {
+    this.isShown = isShown;
+    const button = byId("tail-values");
+    button.setAttribute("aria-pressed", String(isShown));
+    button.textContent = isShown ? "Hide contents" : "Show contents";
+    this.begin();
+  }
+
+  get path() {
+    return this.isShown ? PATH_OF_VALUES : PATH;
   }
 
   filter() {
@@ -85,7 +110,7 @@ export class Tail {
   async follow(signal) {
     while (!signal.aborted) {
       try {
-        for await (const told of lines(PATH, this.filter(), signal)) this.take(told);
+        for await (const told of lines(this.path, this.filter(), signal)) this.take(told);
         this.say("the gateway ended it; trying again");
       } catch (error) {
         if (signal.aborted) return;
@@ -97,7 +122,10 @@ export class Tail {
 
   take(told) {
     for (const line of told) {
-      if (line.kind === "event") this.waiting.push(line);
+      if (line.kind === "event") {
+        this.waiting.push(line);
+        this.onEvent(line);
+      }
       if (line.kind === "missed") this.missed += line.events;
     }
     this.say(this.missed ? `live · ${count(this.missed)} not shown` : "live");
@@ -124,7 +152,8 @@ export class Tail {
       ? el("span", { class: "none" }, event.sequence === null ? "—" : `${event.client} #${event.sequence}`)
       : el("button", { type: "button", class: "id", title: id, onclick: () => this.lookup(source, id) }, id);
     return el("tr", {},
-      el("td", { class: "time" }, timeWithSeconds(event.time_ms)),
+      el("td", { class: "time" }, el("button", { type: "button", class: "id", "aria-expanded": "false",
+        onclick: (clicked) => this.open(event, clicked.currentTarget) }, timeWithSeconds(event.time_ms))),
       el("td", {}, el("span", { class: `verdict ${event.verdict}`, title: event.code ?? "" }, event.verdict),
         event.code && event.code !== event.verdict ? el("span", { class: "code" }, event.code) : null),
       el("td", { class: "source" }, source ?? "—"),
@@ -132,5 +161,23 @@ export class Tail {
       el("td", { class: "less" }, [event.type, event.event].filter(Boolean).join(" · ")),
       el("td", { class: "less place" }, offset === null ? "" : `${partition}:${offset}`),
       el("td", { class: "less place" }, age === null || age < 0 ? "" : span(age)));
+  }
+  /** Open a row to its event, or close it. */
+  open(event, button) {
+    const row = button.closest("tr");
+    const isOpen = button.getAttribute("aria-expanded") === "true";
+    button.setAttribute("aria-expanded", String(!isOpen));
+    if (isOpen) {
+      row.nextElementSibling?.remove();
+      return;
+    }
+    const { value, kind, ...told } = event;
+    row.after(el("tr", { class: "opened" }, el("td", { colspan: 7 },
+      event.differs ? el("p", {}, `Differs in: ${event.differs.join(", ")}`) : null,
+      value ? null : el("p", { class: "note" }, this.isShown
+        ? "Its content is too long to be shown here, or not known."
+        : "Its content is hidden. “Show contents” needs the full token, and is written to the audit log."),
+      value ? el("pre", {}, JSON.stringify(value, null, 2)) : null,
+      el("details", {}, el("summary", {}, "What the gateway decided"), el("pre", {}, JSON.stringify(told, null, 2))))));
   }
 }

@@ -1,16 +1,27 @@
 """Claim: the sessions that clients have ended go first; a source's many sessions cost no other source any."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dedupe.decide.evictions import ENDED_MAX, USED_SINCE_MAX, EndedSessions, evictions_of
-from dedupe.decide.session_update import FORGOTTEN_MAX, expiry_update
-from dedupe.decide.sessions import SessionKey, SessionPolicy, SessionRecord, SessionState, session_key
+from dedupe.decide.session_update import FORGOTTEN_MAX, UNKNOWN_SESSION, expiry_update
+from dedupe.decide.sessions import (
+    SessionChange,
+    SessionCounts,
+    SessionKey,
+    SessionPolicy,
+    SessionRecord,
+    SessionState,
+    SessionUpdate,
+    session_key,
+)
+from dedupe.decide.source_sizes import SourceSizes
 from dedupe.model.record import EVICTED_MAX
 from dedupe.model.types import Session
 from dedupe.storage.index import IndexUpdate
@@ -120,6 +131,52 @@ def test_limit_holds_for_clients_with_epochs() -> None:
     lane.use(*(session_of(name, epoch=1) for name in range(50)))
     assert len(lane.use(*(session_of(name, epoch=1) for name in range(50, 90)))) == 80
     assert lane.index.session_counts[:2] == (100, 80)
+
+
+@pytest.mark.regression("A commit that evicted looked at every source of a lane.")
+@pytest.mark.parametrize("size_of_largest", [1, 3])
+def test_few_sources_are_looked_at_for_a_commit(
+    size_of_largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources, count = 2_000, 20
+    rows = [
+        (key_of(name), UNKNOWN_SESSION._replace(source_hash=number.to_bytes(8, "big"), last_offset=name))
+        for name, number in enumerate([*range(sources), *[7] * (size_of_largest - 1)])
+    ]
+    sizes = Counter(state.source_hash for _, state in rows)
+    changes = [SessionChange(key, None, state) for key, state in rows]
+    index, looked_at = opened(), 0
+    update = SessionUpdate(changes, SessionCounts(len(rows), 0), sizes)
+    index.apply(IndexUpdate((), index.state, sessions=update))
+    largest_first, all_of = SourceSizes.largest_first, SourceSizes.__iter__
+
+    def counted(found: Iterator[Any]) -> Iterator[Any]:
+        nonlocal looked_at
+        for each in found:
+            looked_at += 1
+            yield each
+
+    monkeypatch.setattr(SourceSizes, "largest_first", lambda sizes: counted(largest_first(sizes)))
+    monkeypatch.setattr(SourceSizes, "__iter__", lambda sizes: counted(all_of(sizes)))
+    new = [(session_of(10**6 + name), b"new hash") for name in range(count)]
+    evicted = evictions_of(index, new, EndedSessions(), POLICY._replace(sessions_max=len(rows))).keys
+    assert len(set(evicted)) == count
+    assert [dict(rows)[key].source_hash for key in evicted].count(bytes(7) + b"\7") == size_of_largest
+    assert looked_at <= count + 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 4)), max_size=60))
+def test_sizes_of_sources_are_those_put_last_the_largest_first(puts: Sequence[tuple[int, int]]) -> None:
+    sizes, expected = SourceSizes(), dict[bytes, int]()
+    for number, size in puts:
+        source_hash = bytes([number])
+        sizes.put(source_hash, size)
+        expected[source_hash] = size
+    expected = {source_hash: size for source_hash, size in expected.items() if size}
+    assert sizes == expected
+    listed = list(sizes.largest_first())
+    assert dict(listed) == expected
+    assert [size for _, size in listed] == sorted(expected.values(), reverse=True)
 
 
 def test_lower_limit_is_reached_in_steps() -> None:
@@ -251,7 +308,7 @@ def test_smaller_sources_lose_nothing_to_larger_ones(
         own = Counter(source_of(session_of(*use)) for use in set(batch))
         largest = max((size for source, size in sizes.items() if size > own[source]), default=0)
         for key in evicted:
-            assert sizes[source_of(Session(key[:16], key[16:], 1))] >= largest - 1
+            assert sizes.get(source_of(Session(key[:16], key[16:], 1)), 0) >= largest - 1
         assert live <= max(sessions_max, 5)  # the events of a batch
         assert sum(sizes.values()) == live
     new = [(session_of(0), b"s" * 8)]

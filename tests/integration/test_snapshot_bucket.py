@@ -1,0 +1,138 @@
+"""Claim: what a bucket gives is on disk before it is used, and a bucket that is not there keeps nobody up."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dedupe.model.clock import SystemClock
+from dedupe.model.errors import ConfigurationError
+from dedupe.storage.rocksdb.index import RocksIndex
+from dedupe.storage.rocksdb.snapshots import IndexSnapshots
+from dedupe.storage.rocksdb.store import RocksStore
+from dedupe.storage.snapshots.bucket import CHUNK_BYTES, Bucket
+from dedupe.storage.snapshots.manifest import Manifest, SnapshotError
+from tests.contract.index_contract import update_of
+from tests.integration.test_rocks_recovery import BATCH, IDENTITY, store_in
+
+
+@pytest.mark.regression("the last bytes of a restored file were written after it was synced")
+@pytest.mark.parametrize("size", [1, 100, CHUNK_BYTES + 1])
+async def test_whole_file_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    bucket = Bucket(f"file://{tmp_path}/bucket")
+    await bucket.create("object", b"x" * size)
+    synced: list[int] = []
+    sync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_size)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    await bucket.download("object", tmp_path / "file", size_bytes=size)
+    assert synced == [size]
+
+
+@pytest.mark.regression("a gateway did not start without its share for snapshots")
+async def test_folder_that_cannot_be_made_is_an_error_of_each_request(tmp_path: Path) -> None:
+    (tmp_path / "share").write_bytes(b"not a folder")
+    bucket = Bucket(f"file://{tmp_path}/share/bucket")
+    with pytest.raises(SnapshotError) as refused:
+        await bucket.names("")
+    assert refused.value.reason == "bucket"
+    (tmp_path / "share").unlink()
+    await bucket.create("object", b"x")
+    assert [each.name for each in await bucket.names("")] == ["object"]
+
+
+def test_folder_has_an_absolute_path() -> None:
+    with pytest.raises(ConfigurationError, match="file:///folder"):
+        Bucket("file://folder/below")
+
+
+class JumpingClock(SystemClock):
+    """A clock that may be wrong."""
+
+    wrong_by_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.wrong_by_ms
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RocksStore]:
+    store = store_in(tmp_path / "index")
+    yield store
+    store.close()
+
+
+def snapshots_in(tmp_path: Path, store: RocksStore, clock: SystemClock) -> IndexSnapshots:
+    return IndexSnapshots(
+        Bucket(f"file://{tmp_path}/bucket"), store, secret=b"x" * 16, worker="worker", clock=clock
+    )
+
+
+async def newest(snapshots: IndexSnapshots) -> Manifest | None:
+    async for manifest in snapshots.candidates(IDENTITY):
+        return manifest
+    return None
+
+
+@pytest.mark.regression("a snapshot of a clock that ran ahead was the newest for years")
+async def test_snapshot_from_the_future_is_not_the_newest_for_ever(tmp_path: Path, store: RocksStore) -> None:
+    clock = JumpingClock()
+    snapshots, index = snapshots_in(tmp_path, store, clock), store.open(IDENTITY)
+    index.apply(update_of(0, BATCH))
+    clock.wrong_by_ms = 10**11
+    await snapshots.make(IDENTITY, index, 0)
+    clock.wrong_by_ms = 0
+    index.apply(update_of(BATCH, 2 * BATCH))
+    made = await snapshots.make(IDENTITY, index, 0)
+    assert await newest(snapshots) == made.manifest
+    index.close()
+
+
+@pytest.mark.regression("an index that began anew had the digests of its earlier files")
+async def test_snapshot_of_an_index_that_began_anew(tmp_path: Path, store: RocksStore) -> None:
+    snapshots, index = snapshots_in(tmp_path, store, SystemClock()), store.open(IDENTITY)
+    index.apply(update_of(0, BATCH))
+    await snapshots.make(IDENTITY, index, 0)
+    index.reset(2 * BATCH)
+    index.apply(update_of(2 * BATCH, BATCH))
+    made = await snapshots.make(IDENTITY, index, 0)
+    state = index.state
+    index.close()
+    store.discard(IDENTITY)
+    await snapshots.restore(made.manifest)
+    await store.prepare(IDENTITY)
+    restored = store.open(IDENTITY)
+    assert restored.state == state
+    restored.close()
+
+
+@pytest.mark.regression("an index that was disproved while it was copied had a snapshot")
+@pytest.mark.parametrize("step", ["snapshot_flushed", "snapshot_files", "snapshot_manifest"])
+async def test_index_that_is_disproved_meanwhile_has_no_snapshot(
+    tmp_path: Path, store: RocksStore, step: str
+) -> None:
+    index = store.open(IDENTITY)
+    assert isinstance(index, RocksIndex)
+    index.apply(update_of(0, BATCH))
+
+    def disprove(reached: str) -> None:
+        if reached == step:
+            index.note_disproved()
+
+    snapshots = IndexSnapshots(
+        Bucket(f"file://{tmp_path}/bucket"),
+        store,
+        secret=b"x" * 16,
+        worker="worker",
+        clock=SystemClock(),
+        crashpoint=disprove,
+    )
+    with pytest.raises(SnapshotError, match="disproved"):
+        await snapshots.make(IDENTITY, index, 0)
+    assert await newest(snapshots) is None
+    index.close()
