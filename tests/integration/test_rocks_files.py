@@ -7,12 +7,13 @@ whole, or is found.
 
 import io
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Self
 
+from dedupe.decide.sessions import LIVE, SessionKey, SessionState
 from dedupe.storage.rocksdb import wal
 from tests.integration.test_rocks_wal import (
-    IDENTITY,
     WORKLOADS,
     Workload,
     do,
@@ -28,14 +29,26 @@ from tests.support.sim.sim_log import SimStore
 KINDS = {"write-ahead logs": ["*.log"], "tables": ["*.sst"], "lists": ["MANIFEST-*", "CURRENT", "OPTIONS-*"]}
 
 
-async def judge(root: Path, log: SimStore, name: str) -> int:
-    """Open what is there, and require that every event is known; return how often it was rebuilt."""
-    known = entries_of(log)
-    with recovery_in(root, log) as recovery:
-        index = await recovered(recovery, log)
-        assert index.lookup(list(known)) == list(known.values()), name
-        assert not index.unproved, name
-        return recovery._metrics.rebuilds
+class Judge:
+    """Opens indexes, and requires that they know every event and session of a log."""
+
+    def __init__(self, log: SimStore, sessions: Mapping[SessionKey, SessionState]) -> None:
+        self.log, self.sessions = log, sessions
+        self.known = entries_of(log)
+        self.rebuilt = 0
+
+    @classmethod
+    async def of(cls, log: SimStore, folder: Path) -> Self:
+        with recovery_in(folder, log) as recovery:
+            return cls(log, dict((await recovered(recovery, log)).oldest_sessions(10**6, LIVE)))
+
+    async def judge(self, root: Path, name: str) -> None:
+        with recovery_in(root, self.log) as recovery:
+            index = await recovered(recovery, self.log)
+            assert index.lookup(list(self.known)) == list(self.known.values()), name
+            assert dict(index.oldest_sessions(10**6, LIVE)) == self.sessions, name
+            assert not index.unproved, name
+            self.rebuilt += recovery._metrics.rebuilds
 
 
 async def closed(image: Path, log: SimStore) -> Path:
@@ -61,19 +74,21 @@ async def test_file_list_that_ends_early_makes_the_index_older_or_is_found(
     workload: Workload, tmp_path: Path
 ) -> None:
     log = log_of(workload)
+    judge = await Judge.of(log, tmp_path / "whole")
     image = killed(workload, tmp_path / "killed")
     for base in (image, await closed(image, log)):
         for name, damage in cut_lists(base):
             root = tmp_path / "damaged"
             shutil.copytree(base, root)
             do(damage, path_in(root))
-            await judge(root, log, f"{base.name}: {name}")
+            await judge.judge(root, f"{base.name}: {name}")
             shutil.rmtree(root)
 
 
 @WORKLOADS
 async def test_files_of_two_times_are_an_older_index_or_are_found(workload: Workload, tmp_path: Path) -> None:
     log = log_of(workload)
+    judge = await Judge.of(log, tmp_path / "whole")
     image = killed(workload, tmp_path / "killed")
     now = {"killed": image, "closed": await closed(image, log)}
     for part in (4, 2):
@@ -87,8 +102,6 @@ async def test_files_of_two_times_are_an_older_index_or_are_found(workload: Work
                         file.unlink()
                     for file in path_in(older).glob(pattern):
                         shutil.copy(file, path_in(root) / file.name)
-                await judge(root, log, f"{when}, {kind} of {older.name}, {is_added=}")
+                await judge.judge(root, f"{when}, {kind} of {older.name}, {is_added=}")
                 shutil.rmtree(root)
-
-
-__all__ = ["IDENTITY"]
+    assert judge.rebuilt, "what is found is told"
