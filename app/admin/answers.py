@@ -88,6 +88,7 @@ ADMIN_PROBLEMS: dict[str, Problem] = {
     "memory_full": Problem(_UNAVAILABLE, "too many large requests at once; try again"),
     "too_many_connections": Problem(_UNAVAILABLE, "too many connections; try again"),
     "index_corrupt": Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "the index is damaged"),
+    "index_disproved": Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "the log has disproved the index"),
     "log_corrupt": Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "the log has a record that no gateway wrote"),
     "identity_mismatch": Problem(
         HTTPStatus.INTERNAL_SERVER_ERROR, "the log has a record of another secret or partition count"

@@ -6,11 +6,12 @@ its lanes. Two proofs of the same seconds are needed: the leader of the lane doe
 of this worker, on a new connection, and answers one of another worker. So a leader that restarts, refuses,
 throttles or answers nobody moves no lane, and neither does what befalls the only worker, or the last one.
 
-A worker that has given up its lanes gets none until the leader has answered it for PROVED_S.
+A worker that has given up its lanes gets none until each of their leaders has answered it for PROVED_S.
+A leader that is silent delays what another one has to prove by nothing: each is probed by itself.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -71,11 +72,16 @@ class AppendWatch:
         self._moved_at = moved_at
         self._probed_at: dict[int, float] = {}
         self._told: dict[WorkerId, frozenset[int]] = {}  # what each other worker has given up, as last seen
-        self._proved_since: float | None = None
+        self._proved_since: dict[str, float] = {}  # by leader
+        self._probes: dict[str, asyncio.Task[None]] = {}  # that are in progress, by leader
 
     async def run(self) -> None:
         """Watch until cancelled; every failure is logged."""
-        await keep_looking(self._look, WATCH_S, of="appends")
+        try:
+            await keep_looking(self._look, WATCH_S, of="appends")
+        finally:
+            for probe in self._probes.values():
+                probe.cancel()
 
     async def can_append(self, number: int, leader: str) -> bool:
         """Return whether the leader of a lane answers this worker, to which its owner may give it up now."""
@@ -97,11 +103,21 @@ class AppendWatch:
     async def _look(self) -> None:
         now = self._clock.monotonic()
         self._note_moves(now)
-        for number in sorted(self._running - self.given_up):
-            if self._is_late(number, now) and self._is_due(number, now):
-                await self._check(number)
-        if self.given_up and self._is_due(number := min(self.given_up), now):
-            await self._prove(number)
+        for leader in [leader for leader, probe in self._probes.items() if probe.done()]:
+            self._probes.pop(leader).result()
+        late = [number for number in self._running - self.given_up if self._is_late(number, now)]
+        self._probe(late, self._check, now)
+        self._probe(self.given_up, self._prove, now)
+
+    def _probe(
+        self, numbers: Iterable[int], probe: Callable[[int], Coroutine[Any, Any, None]], now: float
+    ) -> None:
+        """Begin a probe of each leader that has none in progress, by the lane last probed longest ago."""
+        due = [number for number in numbers if now - self._probed_at.get(number, -AGAIN_S) >= AGAIN_S]
+        for number in sorted(due, key=lambda number: (self._probed_at.get(number, -AGAIN_S), number)):
+            leader = self._lanes[number].log.leader
+            if leader not in self._probes:
+                self._probes[leader] = asyncio.create_task(probe(number))
 
     def _note_moves(self, now: float) -> None:
         """Note lanes that others give up; who stays unproved does not hold up the next owner of its lanes."""
@@ -117,9 +133,6 @@ class AppendWatch:
         since = [at for at in (lane.appending_since, lane.health.failing_since) if at is not None]
         is_often = lane.health.unanswered_appends() >= UNANSWERED_MAX
         return bool(since) and (is_often or now - min(since) >= LATE_S)
-
-    def _is_due(self, number: int, now: float) -> bool:
-        return now - self._probed_at.get(number, -AGAIN_S) >= AGAIN_S
 
     async def _check(self, number: int) -> None:
         """Give all lanes of a leader up if it answers another worker and not this one."""
@@ -145,19 +158,20 @@ class AppendWatch:
         self.given_up |= lost
         self.moves += len(lost)
         self._moved_at.update(dict.fromkeys(lost, now))
-        self._proved_since = None
+        self._proved_since.pop(leader, None)
         self._on_change()
 
     async def _prove(self, number: int) -> None:
-        """Probe on behalf of all lanes that were given up; have lanes again after PROVED_S of answers."""
+        """Probe on behalf of all lanes of a leader that were given up; have them again after PROVED_S."""
         self._probed_at[number] = now = self._clock.monotonic()
+        leader = self._lanes[number].log.leader
         if not await _passes(self._lanes[number].log.probe, PROBE_S):
-            self._proved_since = None
+            self._proved_since.pop(leader, None)
             return
-        self._proved_since = now if self._proved_since is None else self._proved_since
-        if now - self._proved_since >= PROVED_S:
-            logger.info("the log answers this worker again", lanes=sorted(self.given_up))
-            self.given_up = frozenset()
+        if now - self._proved_since.setdefault(leader, now) >= PROVED_S:
+            proved = {each for each in self.given_up if self._lanes[each].log.leader == leader}
+            logger.info("the log answers this worker again", lanes=sorted(proved), leader=leader)
+            self.given_up -= proved
             self._on_change()
 
     async def _ask_others(self, number: int, leader: str) -> list[str]:

@@ -17,8 +17,11 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, get_args, get_orig
 
 import orjson
 
-VERSION = 1
+VERSION = 2
 """The version of encoded members and assignments. Fields of later versions are ignored."""
+
+LATE_VERSION = 2
+"""The first one of members that say when they wait for the next owners of their lanes no longer."""
 
 WorkerId: TypeAlias = str
 Decoded = TypeVar("Decoded")
@@ -49,6 +52,11 @@ class Member(NamedTuple):
     why_unreached: tuple[str, ...] = ()  # of each of `unreached`, as far as it is known
     is_new: bool = False  # it has joined lately, maybe as one of several that are restarted in turn
     is_late: bool = False  # it leaves, and does not wait for the next owners of its lanes any longer
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it leaves, and serves its lanes until their next owners have followed them."""
+        return self.is_leaving and not self.is_late and self.version >= LATE_VERSION
 
     def encoded(self) -> bytes:
         """Encode it as one JSON object."""
@@ -118,7 +126,7 @@ def assign(members: Sequence[Member], lanes: int, *, standbys: bool = True) -> A
     wanted = _balanced(served_by, staying, lanes, is_resting=_is_resting(by_name, staying))
     owners = wanted
     if standbys:  # without them, the next owner would never have followed the lane
-        waiting = {*staying, *(name for name, of in by_name.items() if of.is_leaving and not of.is_late)}
+        waiting = {*staying, *(name for name, of in by_name.items() if of.is_waiting)}
         owners = [_owner_now(lane, served_by[lane], wanted[lane], staying, waiting) for lane in range(lanes)]
     followers = _followers(owners, wanted, staying) if standbys and len(staying) > 1 else [NOBODY] * lanes
     places = list(zip(owners, wanted, followers, strict=True))

@@ -13,6 +13,7 @@ The errors of the core.
         FencedError              another producer epoch owns the partition
         IndexUnavailableError    the machine or a lock prevents access to the index: open it again later
       IndexCorruptError          the index is wrong or in doubt: rebuild it from the log
+        IndexDisprovedError      the log has disproved an entry: its copies may have it, too
       LogCorruptError            the log has a record that no gateway of this version wrote
       IdentityMismatchError      the log was written under another secret or partition count
       ConfigurationError         the process must not start with these settings
@@ -152,6 +153,8 @@ class IndexCorruptError(GatewayError):
 
 class IndexDisprovedError(IndexCorruptError):
     """The log has disproved an entry. Copies of the index may have it too: rebuild it from the log alone."""
+
+    code = "index_disproved"
 
 
 class LogCorruptError(GatewayError):

@@ -75,6 +75,8 @@ _WITH_SESSION = struct.Struct(_BASE.format + SESSION_STRUCT.format.lstrip(">"))
 _EVICTED_BYTES = 32
 CHECKSUM_BYTES = 4
 _pack_base, _pack_with_session, _pack_checksum = _BASE.pack, _WITH_SESSION.pack, struct.Struct(">I").pack
+_PLAIN_BYTES = _BASE.size + CHECKSUM_BYTES
+_split_plain = struct.Struct(f">{_BASE.size}sI").unpack
 _WATERMARK = struct.Struct(">Q")
 ABOVE_BYTES_MAX = 64
 
@@ -114,7 +116,8 @@ def build_record(
             flags |= FLAG_EVICTED
         gateway = _pack_with_session(VERSION, flags, key, fingerprint, lane_seq, *place) + b"".join(evicted)
     source_bytes, id_bytes = source.encode(), message_id.encode()
-    gateway += _pack_checksum(crc32(b"".join((source_bytes, id_bytes, gateway, value))))
+    # Two CRCs: to join the value with the rest would copy it.
+    gateway += _pack_checksum(crc32(value, crc32(b"".join((source_bytes, id_bytes, gateway)))))
     headers = [(HEADER_SOURCE, source_bytes), (HEADER_GATEWAY, gateway)]
     if before is not None:
         headers.append((HEADER_PROGRESS, _packed(before)))
@@ -219,8 +222,8 @@ def parse_identity(record: LogRecord) -> RecordIdentity:
                 )
                 evicted = tuple(gateway[end - _EVICTED_BYTES : end] for end in ends)
         if flags & FLAG_CHECKSUM:
-            content = (headers[HEADER_SOURCE], record.key, gateway[:-CHECKSUM_BYTES], record.value)
-            if _pack_checksum(crc32(b"".join(content))) != gateway[-CHECKSUM_BYTES:]:
+            head, checksum = _split_plain(gateway) if len(gateway) == _PLAIN_BYTES else _split(gateway)
+            if crc32(record.value, crc32(b"".join((headers[HEADER_SOURCE], record.key, head)))) != checksum:
                 raise LogCorruptError(
                     f"record at offset {record.offset} differs from its checksum: it was changed after it "
                     "was written"
@@ -254,6 +257,11 @@ def is_identified_by(
             key = identity.message_key(found.source, found.message_id)
         routing_key = key
     return key == found.key and partition_of(routing_key, partitions) == partition
+
+
+def _split(gateway: bytes) -> tuple[bytes, int]:
+    """Return `gw` without its checksum, and the checksum."""
+    return gateway[:-CHECKSUM_BYTES], int.from_bytes(gateway[-CHECKSUM_BYTES:], "big")
 
 
 def _packed(before: Progress) -> bytes:

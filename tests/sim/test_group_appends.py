@@ -1,10 +1,13 @@
 """Claim: a worker whose appends get no answer costs seconds, and what befalls all moves no lane."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from dedupe.cluster import append_watch
+from dedupe.cluster.lane_manager import NEW_S
+from dedupe.partition.lane import Lane
 from tests.sim.group_world import GroupWorld, Worker
 from tests.sim.test_group import NAMES, begin, owner_and_follower
 from tests.support.sim.sim_log import LEADER
@@ -58,6 +61,47 @@ async def test_worker_that_cannot_append_to_one_of_two_leaders_costs_seconds() -
         assert await group.until(lambda: group.owner_of(0) is follower) < 6
         await asyncio.sleep(20)
         assert group.slowest_s < GAP_S
+        await group.judge()
+
+
+@pytest.mark.regression(
+    "Each partition of a broker that answered nobody delayed the probe of another broker by two seconds."
+)
+async def test_broker_that_answers_nobody_delays_the_probe_of_no_other_one() -> None:
+    async with GroupWorld("a", "b") as group:
+        owner, lanes = await _owner_of_two_leaders(group, "frozen", "another")
+        standby = group["b"]
+        for worker in group.alive:
+            worker.world.connection.silent.add("frozen")
+        await group.until(lambda: lanes[0].appending_since is not None)
+        await asyncio.sleep(0.5)
+        owner.world.connection.silent.add("another")
+        _send_to_all_lanes(group)
+
+        took_s = await group.until(lambda: group.owner_of(1) is standby)
+        assert took_s < append_watch.LATE_S + append_watch.PROBE_S + 1
+        assert owner.manager.appends.given_up == {1}
+        for worker in group.alive:
+            worker.world.connection.mend()
+        await group.settle(2 * append_watch.PROVED_S)
+        await group.judge()
+
+
+@pytest.mark.regression(
+    "Of two brokers that a worker did not reach one healed: it got the partitions of both for ten minutes."
+)
+async def test_worker_gets_lanes_again_once_all_leaders_that_it_missed_answer() -> None:
+    async with GroupWorld("a", "b") as group:
+        owner, _ = await _owner_of_two_leaders(group, "one", "other")
+        owner.world.connection.silent.update({"one", "other"})
+        _send_to_all_lanes(group)
+        await group.until(lambda: owner.manager.appends.given_up >= {0, 1})
+        owner.world.connection.silent.discard("one")
+        await asyncio.sleep(append_watch.PROVED_S + 30)
+        assert not owner.owned
+        owner.world.connection.mend()
+        await group.until(lambda: bool(owner.owned), append_watch.PROVED_S + 30)
+        await group.settle()
         await group.judge()
 
 
@@ -196,6 +240,29 @@ async def test_lane_that_was_given_up_is_not_given_up_again_by_who_has_claimed_i
             worker.world.connection.mend()
         await group.settle(2 * append_watch.PROVED_S)
         await group.judge()
+
+
+async def _owner_of_two_leaders(group: GroupWorld, *leaders: str) -> tuple[Worker, Sequence[Lane]]:
+    """Have a worker own all lanes, the clean ones of two leaders, and another one follow them."""
+    await group.start("a")
+    owner = group["a"]
+    lanes = owner.router.all_lanes
+    places = [(lane.topic, lane.partition) for lane in lanes]
+    group.world.connection.leaders.update(dict(zip(places, leaders, strict=False)))
+    await asyncio.sleep(NEW_S)  # then who joins owns nothing for a while
+    group["b"].start()
+    _send_to_all_lanes(group)
+    await group.until(lambda: all(group.follower_of(number) is group["b"] for number in range(2)))
+    await asyncio.sleep(2)
+    assert owner.owned >= {0, 1}
+    return owner, lanes
+
+
+def _send_to_all_lanes(group: GroupWorld) -> None:
+    """Have so many clients send that they do not all wait for one lane."""
+    now = asyncio.get_running_loop().time()
+    for number in range(8):
+        group.stream(f"{now}-{number}")
 
 
 def _claimants_of(group: GroupWorld, owner: Worker) -> list[Worker]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tools.prove.__main__ import prove
-from tools.prove.parts import PARTS, Part
+from tools.prove.parts import PARTS, Part, network
 from tools.prove.report import as_markdown, status_of
-from tools.prove.run import BROKEN, HELD, LEFT_OUT, ROOT, Proof, Result
+from tools.prove.run import BROKEN, HELD, LEFT_OUT, ROOT, Proof, Ran, Result, missed_in
 
 EMPTY_TEST = "def test_nothing(): pass\n"
 
@@ -84,6 +84,48 @@ def test_tests_are_counted_and_what_they_print_is_kept(proof: Proof, tmp_path: P
     assert (ran.status, passed) == (1, 1)
     assert "ValueError: 5" in ran.tail
     assert (tmp_path / "some.log").read_text() == ran.output
+
+
+def test_failed_tests_are_named_so_that_pytest_finds_them(proof: Proof, tmp_path: Path) -> None:
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    text = "@pytest.mark.parametrize('gap_s', [1, 'a b'])\ndef test_late(gap_s):\n assert gap_s == 1\n"
+    (folder / "test_some.py").write_text(f"import pytest\n{text}")
+    at = ["--rootdir", str(tmp_path)]
+    proof.tests("some", [*at, str(folder)], 60)
+    missed = missed_in(proof.results("some"))
+
+    assert list(missed) == ["tests/test_some.py::test_late[a b]"]
+    assert "assert 'a b' == 1" in missed["tests/test_some.py::test_late[a b]"]
+    assert missed_in(tmp_path / "absent.xml") == {}
+
+
+@pytest.mark.parametrize(
+    ("message", "load", "runs"),
+    [("assert 7.1 <= 6.0 + where 7.1 = Seen().gap_s", 9.0, 2), ("assert 1 == 0", 9.0, 1), ("gap_s", 0.1, 1)],
+)
+def test_network_fault_that_misses_its_time_on_a_busy_machine_is_tried_again_and_told(
+    proof: Proof, monkeypatch: pytest.MonkeyPatch, message: str, load: float, runs: int
+) -> None:
+    names = []
+
+    def tests(name: str, arguments: list[str], _limit_s: float, **_: object) -> tuple[Ran, int]:
+        names.append(name)
+        is_held = len(names) > 1
+        failure = "" if is_held else f'<failure message="{message.replace("<", "&lt;")}"/>'
+        case = f'<testcase classname="tests.network.test_some" name="test_it">{failure}</testcase>'
+        proof.results(name).write_text(f"<testsuites><testsuite>{case}</testsuite></testsuites>")
+        return Ran(int(not is_held), f"case {name}: seen\n"), int(is_held)
+
+    monkeypatch.setattr(proof, "tests", tests)
+    monkeypatch.setattr(proof, "run", lambda *_: Ran(0, "tests/network/test_some.py::test_it\n"))
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0, 0))
+    result = network(proof, 60)
+
+    assert len(names) == runs
+    assert result.verdict == (HELD if runs == 2 else BROKEN)
+    assert ("load of 9, and were tried again" in result.detail) == (runs == 2)
+    assert result.tried == f"{runs - 1} of 1 faults"
 
 
 def test_command_that_hangs_is_killed_at_its_limit(proof: Proof, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,12 +18,14 @@ from loadtests.group_faults import brokers_of
 from tests.support import switch
 from tests.support.kafka import LIBS
 from tools.mutants.catalogue import all_mutants
-from tools.prove.run import BROKEN, HELD, LEFT_OUT, ROOT, Proof, Ran, Result
+from tools.prove.run import BROKEN, HELD, LEFT_OUT, ROOT, Proof, Ran, Result, missed_in
 
 HISTORIES = 100
 MUTANTS_AT_ONCE = 10
 KILL_S, KILLS_BEGIN_S = 8.0, 45.0  # what a kill takes, and what comes before the first
 CASE_S = 75.0  # of one network fault
+TIME = "gap_s"
+"""In the message of a network test whose bound of time was missed, which a busy machine does, too."""
 
 EMPTY = "there is not one record to audit"
 """What the audit says of a topic of workers that were killed before their first event."""
@@ -94,7 +96,8 @@ def kills(proof: Proof, budget_s: float, *, brokers: int) -> Result:
     events = sum(int(row.split("|")[9].replace(",", "")) for row in table if "lost" not in row)
     table.sort(key=lambda row: "lost" not in row)
     table.insert(1, "|---" * (table[0].count("|") - 1) + "|")
-    return Result(HELD, f"{rounds} kills, {events:,} events", "\n".join(table))
+    what = "kills, then a rolling restart" if brokers == 3 else "kills, then a freeze"
+    return Result(HELD, f"{rounds} {what}; {events:,} events, 0 lost, 0 twice", "\n".join(table))
 
 
 def network(proof: Proof, budget_s: float) -> Result:
@@ -105,10 +108,17 @@ def network(proof: Proof, budget_s: float) -> Result:
     count = max(1, min(len(cases), int(budget_s / CASE_S)))
     sample = proof.rng.sample(cases, count)
     ran, passed = proof.tests("network", [*sample, "-s"], budget_s, within=within)
-    lines = [line for line in ran.output.splitlines() if line.startswith("case ")]
+    output, note = ran.output, ""
+    missed = missed_in(proof.results("network"))
+    load = os.getloadavg()[0]
+    if missed and load > (os.cpu_count() or 1) and all(TIME in message for message in missed.values()):
+        note = f"\n\n{len(missed)} missed their bounds of time at a load of {load:.0f}, and were tried again."
+        ran, held = proof.tests("network-again", [*missed, "-s"], budget_s, within=within)
+        passed, output = passed + held, output + ran.output
+    lines = [line for line in output.splitlines() if line.startswith("case ")]
     seen = "\n".join(f"- {line.removeprefix('case ')}" for line in lines)
-    result = _of_tests(ran, f"{passed} of {count} faults, {len(cases)} are known")
-    return result._replace(detail=f"{seen}\n\n{result.detail}".strip())
+    result = _of_tests(ran, f"{passed} of {len(cases)} faults")
+    return result._replace(detail=f"{seen}{note}\n\n{result.detail}".strip())
 
 
 def disk(proof: Proof, budget_s: float) -> Result:
@@ -119,15 +129,16 @@ def disk(proof: Proof, budget_s: float) -> Result:
 
 def audit(proof: Proof, budget_s: float) -> Result:
     """The Spark audit of every topic that the kills have left: each event once, in order, without gaps."""
-    began, topics, records = time.monotonic(), 0, []
+    began, topics, left, records = time.monotonic(), 0, 0, []
     for count in (1, 3):
         folder = proof.folder / "kills" / f"{count}-brokers"
         if not folder.exists():
             continue
         with ExitStack() as stack:
-            servers = brokers_of(stack, folder, count)
+            servers, has_audited = brokers_of(stack, folder, count), False
             for topic in asyncio.run(_topics(servers)):
-                if topics and time.monotonic() - began > budget_s:
+                if has_audited and time.monotonic() - began > budget_s:
+                    left += 1
                     continue
                 report = proof.folder / "audit" / topic
                 command = [
@@ -143,13 +154,13 @@ def audit(proof: Proof, budget_s: float) -> Result:
                 ran = proof.run(f"audit-{topic}", command, budget_s, env)
                 if EMPTY in ran.output:
                     continue
-                topics += 1
+                topics, has_audited = topics + 1, True
                 records.append(f"- `{topic}`, {count} brokers: {report.relative_to(proof.folder)}/audit.html")
                 if ran.status != 0:
                     return Result(BROKEN, f"{topics} topics", ran.tail)
     if not topics:
         return Result(LEFT_OUT, "-", "no kills have left a topic")
-    return Result(HELD, f"{topics} topics", "\n".join(records))
+    return Result(HELD, f"{topics} of {topics + left} topics", "\n".join(records))
 
 
 async def _topics(servers: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -9,6 +10,20 @@ from typing import NamedTuple
 
 from tools.prove.parts import Part
 from tools.prove.run import BROKEN, HELD, LEFT_OUT, ROOT, Result
+
+ABOUT = """\
+What is tried: events sent to gateways are stored once, never lost, and answered the same again, whatever
+fails meanwhile (`docs/TRUST.md`). *Held*: no event was lost or stored twice, and the faults cost no more
+time than is promised. *BROKEN*: a promise was broken, or a test could not be run; the end of its output is
+below, the whole in the file of that name beside this report. *Left out*: this machine lacks something. What
+was tried is a sample: an hour tries more than ten minutes, and each run tries something else.
+
+In the tables of kills, *times* are faults, *median* and *worst* how long a partition was without a gateway,
+*slowest 200* the longest that a client waited for its answer, *not 200* the requests that were refused or
+got no answer, and were sent again; *lost* and *twice* count events, by a reader of the log that knows
+nothing of the gateways. In the list of network faults, *gap* is the longest time that a client which goes
+to any gateway was without a success, then its bound, *out* the gateways that refused most of their own
+clients, and *unready* those that told a load balancer so."""
 
 
 class Row(NamedTuple):
@@ -35,7 +50,8 @@ def as_markdown(rows: Sequence[Row], head: Mapping[str, str]) -> str:
     ]
     details = [f"## {row.part.name}\n\n{row.part.claim}\n\n{row.result.detail}" for row in rows]
     facts = [f"- {name}: {value}" for name, value in head.items()]
-    return "\n".join(["# Proof", "", verdict, "", *facts, "", *table, "", "\n\n".join(details).rstrip(), ""])
+    lines = ["# Proof", "", verdict, "", *facts, "", ABOUT, "", *table, "", "\n\n".join(details)]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 
 def head_of(seed: int, minutes: float) -> dict[str, str]:

@@ -80,15 +80,29 @@ class Proof:
             out.flush()
             return Ran(status, log.read_text(errors="replace"))
 
+    def results(self, name: str) -> Path:
+        """Return where pytest leaves the results of a run of `tests`."""
+        return self.folder / f"{name}.xml"
+
     def tests(
         self, name: str, arguments: Sequence[str], limit_s: float, *, within: Sequence[str] = (), **env: str
     ) -> tuple[Ran, int]:
         """Run pytest; return its end, and how many tests have passed."""
-        results = self.folder / f"{name}.xml"
+        results = self.results(name)
         results.unlink(missing_ok=True)
         options = ["-q", "-p", "no:cacheprovider", f"--junitxml={results}"]
         ran = self.run(name, [*within, sys.executable, "-m", "pytest", *options, *arguments], limit_s, env)
         return ran, _passed(results)
+
+
+def missed_in(results: Path) -> dict[str, str]:
+    """Return the tests of a JUnit file that failed, as pytest names them, with their messages."""
+    missed = {}
+    for case in ET.parse(results).getroot().iter("testcase") if results.exists() else ():
+        for bad in (*case.findall("failure"), *case.findall("error")):
+            name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
+            missed[name] = bad.get("message", "")
+    return missed
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -94,6 +94,20 @@ def test_a_worker_that_leaves_gives_up_what_others_have_followed() -> None:
     assert set(assign(leaving, LANES).owners) == {"b"}
 
 
+@pytest.mark.regression(
+    "During an upgrade a worker of an earlier version waited for 20 s for the next owners of its lanes."
+)
+def test_worker_that_leaves_waits_for_next_owners_only_if_it_says_when_it_stops_waiting() -> None:
+    lanes = tuple(range(LANES))
+    leaving = member("a", serving=lanes, is_leaving=True)
+    others = [member("b", is_new=True), member("c", followed=lanes)]
+
+    assert assign([leaving, *others], LANES).owners.count("a") == LANES // 2 + 1, "c has followed its own"
+    for without_waiting in (leaving._replace(version=1), leaving._replace(is_late=True)):
+        told = assign([without_waiting, *others], LANES)
+        assert set(told.owners) == {"c"}
+
+
 def test_the_last_worker_may_leave_too() -> None:
     assert set(assign([member("a", is_leaving=True)], LANES).owners) == {"a"}
 

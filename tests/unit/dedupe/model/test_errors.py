@@ -18,6 +18,7 @@ CODES = {
     "FencedError": "fenced",
     "IndexUnavailableError": "index_unavailable",
     "IndexCorruptError": "index_corrupt",
+    "IndexDisprovedError": "index_disproved",
     "LogCorruptError": "log_corrupt",
     "IdentityMismatchError": "identity_mismatch",
     "ConfigurationError": "configuration",
