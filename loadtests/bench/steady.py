@@ -17,11 +17,13 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return statistics.quantiles(values, n=100)[percent - 1]
 
 
-async def send_steadily(port: int, seconds: float, keys: Sequence[str]) -> list[float]:
+async def send_steadily(
+    port: int, seconds: float, keys: Sequence[str], requests_per_s: float = REQUESTS_PER_S
+) -> list[float]:
     """Send batches of new events at a steady rate; return the latency of each answer."""
     latencies: list[float] = []
-    pause_s = CONNECTIONS / REQUESTS_PER_S
-    waiting = iter(make_bodies(round(seconds * REQUESTS_PER_S) + 2 * CONNECTIONS, BATCH_EVENTS))
+    pause_s = CONNECTIONS / requests_per_s
+    waiting = iter(make_bodies(round(seconds * requests_per_s) + 2 * CONNECTIONS, BATCH_EVENTS))
 
     async def send(number: int) -> None:
         connection = await Connection.open(f"http://{HOST}:{port}")

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-import httpx
 import pytest
 
 from tests.integration.test_snapshots import (
@@ -22,30 +21,16 @@ from tests.integration.test_snapshots import (
 )
 from tests.support.gateway import Gateway
 from tests.support.http import new_event
-from tests.support.processes import HOST, free_port, http_server
+from tests.support.s3_stores import BUCKET, COMMANDS, s3_environment, s3_store
 from tests.support.slow_link import SlowLink
 
 pytestmark = pytest.mark.slow
 
-BUCKET = "snapshots"
-BUILD = Path(__file__).resolve().parents[2] / "build"
-SERVERS = {
-    "moto": lambda port: [str(BUILD / "s3" / "bin" / "moto_server"), "-H", HOST, "-p", str(port)],
-    "gofakes3": lambda port: [str(BUILD / "go" / "s3-server"), f"{HOST}:{port}", BUCKET],
-}
 
-
-@pytest.fixture(scope="module", params=SERVERS)
+@pytest.fixture(scope="module", params=COMMANDS)
 def port(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a store with an empty bucket."""
-    number = free_port()
-    url = f"http://{HOST}:{number}/{BUCKET}"
-
-    def greet() -> httpx.Response:
-        return httpx.put(url) if request.param == "moto" else httpx.get(url)  # the first makes the bucket
-
-    log = tmp_path_factory.mktemp("s3") / "log"
-    with http_server(SERVERS[request.param](number), log, greet=greet):
+    with s3_store(request.param, tmp_path_factory.mktemp("s3") / "log") as number:
         yield number
 
 
@@ -58,10 +43,7 @@ def gateway_in(folder: Path, port: int, **settings: str) -> Gateway:
             "GATEWAY_QUARANTINE_PARTITIONS": "1",
             "GATEWAY_SNAPSHOTS_URL": f"s3://{BUCKET}/{folder.parent.name}",
             "GATEWAY_SNAPSHOTS_INTERVAL": "1s",
-            "AWS_ENDPOINT_URL": f"http://{HOST}:{port}",
-            "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": "tests",
-            "AWS_SECRET_ACCESS_KEY": "tests",
+            **s3_environment(port),
             **settings,
         },
         constants=CONSTANTS,

@@ -8,8 +8,8 @@ variables AWS_*, GOOGLE_* and AZURE_*, and by the role of a service account.
 import asyncio
 import functools
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
@@ -123,11 +123,17 @@ class Bucket:
         received = 0
         limit_s = REQUEST_S + size_bytes / BYTES_A_SECOND_MIN
         async with self._asking(f"download {name}"), asyncio.timeout(limit_s):
-            with path.open("xb") as file:
+            with _new_file(path) as file:
 
                 def take(chunk: Any) -> None:
                     digest.update(chunk)
-                    file.write(chunk)
+                    with _disk_errors(path):
+                        file.write(chunk)
+
+                def sync() -> None:
+                    with _disk_errors(path):
+                        file.flush()  # else its last bytes are written after it is synced
+                        os.fsync(file.fileno())
 
                 got = await self._obstore.get_async(self._store, name)
                 async for chunk in got.stream(min_chunk_size=CHUNK_BYTES):
@@ -135,7 +141,7 @@ class Bucket:
                     if received > size_bytes:
                         break
                     await asyncio.to_thread(take, chunk)
-                await asyncio.to_thread(_sync, file)
+                await asyncio.to_thread(sync)
         await asyncio.to_thread(drop_from_cache, path)
         return digest.hexdigest()
 
@@ -170,9 +176,25 @@ class Bucket:
         self._store = await asyncio.shield(self._opening)
 
 
-def _sync(file: IO[bytes]) -> None:
-    file.flush()  # else its last bytes are written after it is synced
-    os.fsync(file.fileno())
+@contextmanager
+def _new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that is not there yet. Raises SnapshotError."""
+    with _disk_errors(path):
+        file = path.open("xb")
+    try:
+        yield file
+    finally:
+        with suppress(OSError):  # of what is left after an error: after a sync nothing is
+            file.close()
+
+
+@contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    """Tell errors of this machine's disk from those of the bucket."""
+    try:
+        yield
+    except OSError as err:
+        raise SnapshotError("disk", f"cannot write {path.name}: {err}") from err
 
 
 def drop_from_cache(path: Path) -> None:

@@ -1,0 +1,242 @@
+"""
+How soon a lost index is there again: from the log, and from a snapshot in a bucket.
+
+    .venv/bin/python -m loadtests.bench.snapshot_restore --millions 5 --tail 100_000 [--url s3://bucket/prefix]
+    .venv/bin/python -m loadtests.bench.snapshot_restore --millions 60 --files
+
+One lane on a private Kafka: records are stored, its index follows them from nothing, a snapshot of it is
+made, more records are stored, and the index is lost. With --files there is no log: keys are put into an
+index, which is copied and restored, for sizes whose log has no place here. The bucket is a folder unless
+--url names another.
+"""
+
+import argparse
+import asyncio
+import logging
+import os
+import random
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+import uvloop
+
+from app.build import build_router
+from app.native_module import native_module
+from app.process.interpreter import tune_interpreter
+from app.settings.model import Settings
+from app.stores import create_indexes, use_snapshots
+from dedupe.model.clock import SystemClock
+from dedupe.model.types import NewRecord
+from dedupe.partition.lane import Lane
+from dedupe.partition.snapshotter import Snapshotter
+from dedupe.storage.index import IndexIdentity
+from dedupe.storage.kafka.fetched import native_decoder
+from dedupe.storage.kafka.store import KafkaStore
+from dedupe.storage.log import LogStore, no_crashpoint
+from dedupe.storage.rocksdb.index import RocksIndex
+from dedupe.storage.rocksdb.snapshots import IndexSnapshots
+from dedupe.storage.rocksdb.store import RocksStore
+from dedupe.storage.routing_records import routing_topic_of
+from dedupe.storage.snapshots.bucket import Bucket
+from dedupe.storage.snapshots.store import Made
+from loadtests.bench.index_open import fill, identity_of
+from loadtests.bench.rebuild import APPENDED, IDENTITY, INDEX_MEMORY, POLL_S, records_of, routing_of
+from tests.support.kafka import KafkaBroker, create_topic
+from tests.support.settings import kafka_config, make_settings
+
+MILLION = 1_000_000
+MIB = 1024 * 1024
+MORE = MILLION
+"""Keys between two snapshots."""
+
+
+class Served(NamedTuple):
+    """One start without an index."""
+
+    serves_s: float
+    cpu_s: float
+    is_fast_s: float  # its filter is whole
+    records: int  # read from the log
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--millions", type=int, default=5, help="of ids in the lane")
+    parser.add_argument("--tail", type=int, default=100_000, help="records behind the snapshot")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--compression", default="uncompressed", help="compression.type of the topic")
+    parser.add_argument("--url", help="of the bucket")
+    parser.add_argument("--files", action="store_true", help="without a log")
+    args = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    tune_interpreter()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-snapshot-")))
+        args.url = args.url or f"file://{folder}/bucket"
+        if args.files:
+            uvloop.run(measure_files(args, folder))
+        else:
+            broker = stack.enter_context(KafkaBroker(folder / "kafka"))
+            uvloop.run(measure_log(args, broker.bootstrap_servers, folder))
+    print(f"load average at the end {os.getloadavg()[0]:.1f}")
+
+
+async def measure_log(args: argparse.Namespace, servers: str, folder: Path) -> None:
+    """Lose a lane's index, before there is a snapshot of it and after."""
+    topic, count = f"bench-{uuid.uuid4().hex[:8]}", args.millions * MILLION
+    configs = {"retention.ms": "-1", "compression.type": args.compression}
+    await create_topic(servers, topic, configs=configs)
+    await create_topic(servers, f"{topic}.quarantine")
+    await create_topic(servers, routing_topic_of(topic), partitions=2)
+    config, module = kafka_config(servers), native_module("auto")
+    if module is not None:
+        config = replace(config, native_decode=native_decoder(module))
+
+    def settings_of(number: int) -> Settings:
+        return make_settings(
+            mode="development",
+            data_dir=folder / f"data-{number}",
+            topic=topic,
+            partitions=1,
+            index_memory=2 * INDEX_MEMORY,
+            index_keys_max=2 * count,
+            snapshots_url=args.url,
+        )
+
+    async with AsyncExitStack() as stack:
+        store = await KafkaStore.open(config, routing=routing_of(topic))
+        stack.push_async_callback(store.close)
+        records = records_of(count + args.tail)
+        began = time.monotonic()
+        await append(store, topic, records, count)
+        print(f"{count:,} records stored in {time.monotonic() - began:.0f} s", flush=True)
+        tell("from the log", await serve(store, settings_of(0), copies=True))
+        await append(store, topic, records, args.tail)
+        for number in range(1, args.rounds + 1):
+            served = await serve(store, settings_of(number))
+            assert served.records == args.tail, served
+            tell("from a snapshot", served)
+
+
+async def append(store: LogStore, topic: str, records: Iterator[NewRecord], count: int) -> None:
+    """Store the next `count` records."""
+    log = store.partition_log(topic, 0)
+    await log.fence()
+    for place in range(0, count, APPENDED):
+        await log.append(list(islice(records, min(APPENDED, count - place))))
+    await log.close()
+
+
+async def serve(store: LogStore, settings: Settings, *, copies: bool = False) -> Served:
+    """Return what it takes to serve, from no index; then make a snapshot."""
+    began, cpu_began = time.monotonic(), time.process_time()
+    indexes = create_indexes(settings)
+    use_snapshots(indexes, settings, SystemClock(), no_crashpoint)
+    router = build_router(
+        settings, store, indexes, identity=IDENTITY, clock=SystemClock(), crashpoint=no_crashpoint
+    )
+    (lane,) = router.lanes
+    running = [asyncio.create_task(each.run()) for each in router.all_lanes]
+    while not lane.has_served:  # noqa: ASYNC110 - the poll costs nothing beside what is measured
+        await asyncio.sleep(POLL_S)
+    serves_s, cpu_s = time.monotonic() - began, time.process_time() - cpu_began
+    while not is_fast(lane):  # noqa: ASYNC110
+        await asyncio.sleep(POLL_S)
+    served = Served(serves_s, cpu_s, time.monotonic() - began, lane.metrics.restored_records)
+    if copies:
+        assert indexes.snapshots is not None
+        snapshotter = Snapshotter(
+            [lane], indexes.snapshots, clock=SystemClock(), rng=random.Random(), interval_s=600
+        )
+        with timed("snapshot made") as said:
+            made = await snapshotter.make(lane)
+            said.append(f"{made.sent_bytes / MIB:,.0f} MiB in {len(made.manifest.files)} files")
+    router.drain()
+    await asyncio.gather(*running)
+    indexes.close()
+    return served
+
+
+def is_fast(lane: Lane) -> bool:
+    """Whether the filter of a lane's index knows all of its keys."""
+    opened = lane.open_index
+    assert opened is not None
+    assert isinstance(opened.index, RocksIndex)
+    return opened.index._bloom._next is None
+
+
+def tell(what: str, served: Served) -> None:
+    """Print one line."""
+    print(
+        f"{what}: serves after {served.serves_s:.1f} s ({served.cpu_s:.1f} s of CPU), fast after "
+        f"{served.is_fast_s:.1f} s; {served.records:,} records of the log; load {os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
+
+
+@contextmanager
+def timed(what: str) -> Iterator[list[str]]:
+    """Print the time that the body took, with what it says."""
+    said: list[str] = []
+    began, cpu_began = time.monotonic(), time.process_time()
+    yield said
+    wall_s, cpu_s = time.monotonic() - began, time.process_time() - cpu_began
+    print(f"{what}: {wall_s:.2f} s, {cpu_s:.2f} s of CPU; {'; '.join(said)}", flush=True)
+
+
+async def copy_files(snapshots: IndexSnapshots, identity: IndexIdentity, index: RocksIndex) -> Made:
+    """Make a snapshot."""
+    with timed("snapshot made") as said:
+        made = await snapshots.make(identity, index, 0)
+        said.append(f"{made.sent_bytes / MIB:,.0f} of {made.manifest.size_bytes / MIB:,.0f} MiB sent")
+    return made
+
+
+async def measure_files(args: argparse.Namespace, folder: Path) -> None:
+    """Copy an index into the bucket and back."""
+    count = args.millions * MILLION
+    store = RocksStore(folder / "index", lanes=1, memory_bytes=INDEX_MEMORY, keys_max=2 * count)
+    snapshots = IndexSnapshots(
+        Bucket(args.url), store, secret=b"x" * 16, worker="bench", clock=SystemClock(), rng=random.Random(1)
+    )
+    identity = identity_of(0, 1)
+    index = store.open(identity)
+    with timed(f"{args.millions} million keys put"):
+        fill(index, count)
+    made = await copy_files(snapshots, identity, index)
+    fill(index, MORE)
+    made = await copy_files(snapshots, identity, index)
+    index.close()
+    await store.prepare(identity)
+    for _ in range(args.rounds):
+        store.discard(identity)
+        await store.prepare(identity)
+        with timed("files fetched, compared and synced") as said:
+            await snapshots.restore(made.manifest)
+            said.append(f"{len(made.manifest.files)} files")
+        with timed("opened"):
+            await store.prepare(identity)
+            index = store.open(identity)
+        assert index.state == made.manifest.state
+        assert index.lookup([index.state.last_key])[0] is not None
+        with timed("filter scanned"):
+            while index.warm():
+                pass
+        index.close()
+        await store.prepare(identity)
+    store.close()
+
+
+if __name__ == "__main__":
+    main()
