@@ -36,6 +36,9 @@ REQUESTS = 14
 CLIENTS = 4
 SESSIONS_MAX = 4  # of a client
 
+Told = dict[tuple[bytes, bytes], Place]
+"""The newest place that was told of an event, by its key and fingerprint."""
+
 FOREVER_MS = 10_000 * DAY_MS
 POLICIES = [
     SessionPolicy(FOREVER_MS, 1_000),
@@ -137,7 +140,7 @@ class Oracle:
         self.seen = seen
         self.records: dict[Place, RecordIdentity] = {}
         self.places: dict[bytes, Place] = {}
-        self.told: dict[tuple[bytes, bytes], Place] = {}
+        self.told: Told = {}
         self.accepted: set[Place] = set()
         self.acknowledged: dict[bytes, int] = {}
         self.submitted = 0
@@ -161,15 +164,18 @@ class Oracle:
             key, said = key_of(event), event.session.acknowledged_through
             self.acknowledged[key] = max(self.acknowledged.get(key, 0), said)
 
-    def judge(self, event: Event, verdict: Verdict, before: dict[bytes, Place]) -> None:
-        """Judge one answer; `before` is what was stored when it was asked for."""
+    def judge(self, event: Event, verdict: Verdict, before: dict[bytes, Place], told: Told) -> None:
+        """Judge one answer; `before` is what was stored when it was asked for, `told` what was answered."""
         admission, offset = verdict
         self.seen[admission] += 1
         place, session = Place(event.partition, offset), event.session
         assert session is not None
         match admission:
             case Admission.NEW | Admission.REPEAT | Admission.DUPLICATE:
-                self._judge_receipt(event, place, is_new=admission is Admission.NEW)
+                self._judge_receipt(event, place, told)
+                if admission is Admission.NEW:
+                    assert place not in self.accepted, "it was accepted before"
+                    self.accepted.add(place)
             case Admission.CONFLICT:
                 original = self.records[place]
                 assert original.key == event.key or original.message_id == event.message_id
@@ -193,16 +199,14 @@ class Oracle:
         sessions = [found.session for found in self.records.values() if found.session]
         return max(session.epoch for session in sessions if session.client_hash == client_hash)
 
-    def _judge_receipt(self, event: Event, place: Place, *, is_new: bool) -> None:
-        original = self.records[place]
+    def _judge_receipt(self, event: Event, place: Place, told: Told) -> None:
+        original, name = self.records[place], (event.key, event.fingerprint)
         assert original.key == event.key or original.message_id == event.message_id
         assert original.fingerprint == event.fingerprint
-        before = self.told.get((event.key, event.fingerprint))
+        before, meanwhile = told.get(name), self.told.get(name, place)
         assert before in (None, place) or self._is_forgotten(before)
-        self.told[event.key, event.fingerprint] = place
-        if is_new:
-            assert place not in self.accepted, "it was accepted before"
-            self.accepted.add(place)
+        assert meanwhile == place or self._is_forgotten(min(meanwhile, place))  # answers overtake one another
+        self.told[name] = max(meanwhile, place)
 
     def _is_forgotten(self, place: Place | None) -> bool:
         assert self.world.router is not None
@@ -316,7 +320,7 @@ async def _send(world: SessionWorld, oracle: Oracle, client: Client, rng: Random
     oracle.heard(events)
     is_lost = rng.random() < 0.2
     oracle.learn()
-    before = dict(oracle.places)
+    before, told = dict(oracle.places), dict(oracle.told)
     try:
         answers = await world.ask(*events)
     except RetriableError:
@@ -324,7 +328,7 @@ async def _send(world: SessionWorld, oracle: Oracle, client: Client, rng: Random
     oracle.learn()
     quarantined = {parse_identity(r)[:2] for records in world.committed(QUARANTINE) for r in records}
     for event, answer in zip(events, answers, strict=True):
-        oracle.judge(event, answer, before)
+        oracle.judge(event, answer, before, told)
     apart = sum(admission in QUARANTINE_REASONS for admission, _ in answers)
     assert len(quarantined) >= min(1, apart)
     if rng.random() < 0.1:
