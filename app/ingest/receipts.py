@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from app.ingest.identified import Identified
 from app.ingest.prefer import Preferences
-from dedupe.decide.admission import DUPLICATE, NEW, REPEAT, STALE, Admission
+from dedupe.decide.admission import DUPLICATE, NEW, REPEAT, STALE, Admission, counts_of
 from dedupe.decide.rejection import QUARANTINE_REASONS, RETRIABLE_CODES, RejectionCode
 from dedupe.decide.sessions import SessionState
 from dedupe.model.record import FLAG_NOT_IDEMPOTENT
@@ -113,11 +113,12 @@ def answer(
     if preferences is not None and preferences.returned is not None:
         wants_receipts = preferences.returned == "representation"
     admissions = outcomes.admissions
-    accepted = admissions.count(NEW)
+    counts = counts_of(admissions)
+    accepted = counts.get(NEW, 0)
     rejected = [
         (rejection.item_index, rejection.message_id, rejection.code) for rejection in identified.rejections
     ]
-    duplicates = sum([admissions.count(known) for known in KNOWN])
+    duplicates = sum([counts.get(known, 0) for known in KNOWN])
     if accepted + duplicates < len(admissions):
         rejected += [
             (index, event.message_id, CODES[admission])

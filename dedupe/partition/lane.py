@@ -273,7 +273,8 @@ class Lane:
                 self._maintenance.note_answer()
             # A batch of duplicates has waited for nothing: a queue of them would block the event loop.
             pause_s = 0.0 if committed is None else self._log.pause_after_append_s
-            await asyncio.sleep(min(pause_s, PAUSE_S_MAX))
+            if pause_s or self.queue.events:
+                await asyncio.sleep(min(pause_s, PAUSE_S_MAX))
             if pause_s > PAUSE_S_MAX:
                 await self._wait_for_log()
 
