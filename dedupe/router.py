@@ -149,7 +149,7 @@ class Router:
         total = len(events) + len(rejected)
         split = parts_of_each if has_several_sources else parts_of
         parts = split(self.routes, events, received_ms, deadline)
-        rejected_parts = split(self.quarantine_routes, rejected, received_ms, deadline)
+        rejected_parts = split(self.quarantine_routes, rejected, received_ms, deadline) if rejected else []
         self.in_flight += total
         try:
             await self._await_capacity([*parts, *rejected_parts], deadline)

@@ -164,6 +164,8 @@ async def decide(parts: Sequence[SubRequest], count: int, deadline: Deadline) ->
             await part.decide()
         if any([part.error for part in parts]):
             raise _error_of(parts)
+        if len(parts) == 1:
+            return parts[0].outcomes
         for part in parts:
             for place, admission, offset in zip(part.places, *part.outcomes, strict=True):
                 admissions[place] = admission

@@ -201,7 +201,10 @@ def _store_shared(payload: Payload) -> Generator[int, None, set[int]]:
     """
     lossy_fields: set[int] = set()
     for fields in {id(each): each for each in (payload.shared, *payload.own_fields) if each}.values():
-        reading = yield from store_in_steps([fields[name] for name in SHARED_FIELDS if name in fields])
+        merged = [fields[name] for name in SHARED_FIELDS if name in fields]
+        if not merged:
+            continue
+        reading = yield from store_in_steps(merged)
         if reading.is_lossy:
             lossy_fields.add(id(fields))
         if reading.work > STEP_BYTES:
