@@ -290,10 +290,10 @@ class Lane:
         while True:
             if self._maintenance.is_due and not self._is_draining:
                 self._maintenance.run()
-            self._refusals.refuse_expired()
-            batch = self.queue.take_batch()
-            if batch.events:
-                return batch
+            if self.queue.events:
+                self._refusals.refuse_expired()
+                if (batch := self.queue.take_batch()).events:
+                    return batch
             if self._is_draining:
                 return None
             self._wake.clear()

@@ -50,8 +50,9 @@ def index_of(gateway: Gateway) -> Database:
 
 def entries_in(index: Database) -> dict[bytes, Entry]:
     rows = cast(Iterable[tuple[bytes, bytes]], index.entries.items())
-    entries = {key: value for key, value in rows if len(key) == KEY_BYTES}
-    return dict(zip(entries, decode_entries(list(entries.values())), strict=True))
+    stored = {key: value for key, value in rows if len(key) == KEY_BYTES}
+    entries = zip(stored, decode_entries(list(stored.values())), strict=True)
+    return {key: entry for key, entry in entries if entry is not None}
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
