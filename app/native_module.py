@@ -79,14 +79,17 @@ def native_module(choice: Choice) -> ModuleType | None:
 
 def difference_of(module: ModuleType | Any) -> str | None:
     """Return a sentence on how the module differs, such as by the first example; None if it does not."""
-    if not hasattr(module, "Decoder"):
+    if not hasattr(module, "faults"):
         return "it is of an earlier version"
+    before = module.faults()
     path = NativeModule(module, IDENTITY, 3, LIMITS, gives_advice=False)
     for example in EXAMPLES:
         expected, found = _identified(None, example), _identified(path, example)
         if found != expected:
             return f"of {example.decode()} it makes {found}, and Python {expected}"
-    return None if path.use.events and not path.use.panics else "it takes no event"
+    if module.faults() != before:
+        return f"it fails: {module.faults()[1]}"
+    return None if path.use.events else "it takes no event"
 
 
 def _identified(native: NativeModule | None, body: bytes) -> tuple[list[Event], list[Rejection]]:

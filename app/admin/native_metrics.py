@@ -1,7 +1,6 @@
 """Metrics of the native module, for /metrics and /admin/v1/stats."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -38,7 +37,7 @@ class NativeCollector(ScrapedCollector):
         )
         yield CounterMetricFamily(
             "gateway_native_panics",
-            "Faults of the native module, each of which the Python code has made good",
+            "Faults of the native module, in any of its uses, each of which the Python code has made good",
             use.panics,
         )
 
@@ -47,4 +46,10 @@ def native_document(use: NativeUse | None) -> dict[str, Any] | None:
     """Return the same as a field of the stats document; None without the module."""
     if use is None:
         return None
-    return asdict(use)
+    return {
+        "version": use.version,
+        "events": use.events,
+        "odd_events": use.odd_events,
+        "other_bodies": use.other_bodies,
+        "panics": use.panics,
+    }

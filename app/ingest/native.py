@@ -7,7 +7,6 @@ bytes, which `NativeModule` proves by examples before it is used.
 routes.post_events -> **NativeModule.read** -> Identifier.identify -> Router.submit
 """
 
-from collections.abc import Callable
 from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -74,7 +73,7 @@ class NativeModule:
         )
         self._types = [orjson.dumps(name) for name in TYPES] if gives_advice else []
         self._fields_of = lru_cache(FIELDS_CACHED)(self._fields)
-        self.use = NativeUse(module.__version__)
+        self.use = NativeUse(module.__version__, module.faults)
 
     async def read(
         self,
@@ -119,7 +118,7 @@ class NativeModule:
         is_read: bool | None = False
         while is_read is False:
             await yield_to_others(min(len(body), STEP_BYTES))
-            is_read = self._try(document.read, STEP_BYTES)
+            is_read = document.read(STEP_BYTES)
         return document if is_read else None
 
     def request_of(
@@ -167,19 +166,11 @@ class NativeModule:
         """
         found = None
         if request is not None:
-            found = self._try(document.identify, request, start, bytes_left, WORK_BYTES)
+            found = document.identify(request, start, bytes_left, WORK_BYTES)
         events, bytes_left, odd = found or ([], bytes_left, document.raw(start))
         self.use.events += len(events)
         self.use.odd_events += odd is not None
         return events, bytes_left, odd
-
-    def _try(self, call: Callable[..., Any], *args: object) -> Any:
-        """Return what a call returns, None if it panics."""
-        try:
-            return call(*args)
-        except self._module.Panic:
-            self.use.panics += 1
-            return None
 
     def _fields(self, ignored: frozenset[str], odd: frozenset[str]) -> "PlainFields":
         names = [[name.encode() for name in sorted(each)] for each in (ignored, REPLACED, odd)]

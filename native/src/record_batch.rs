@@ -1,8 +1,8 @@
 //! Record format v1 of `dedupe.model.record` in record batches of Kafka's format 2.
 
+use crate::faults::caught;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
-use std::panic::{catch_unwind, AssertUnwindSafe};
 
 const HEAD_BYTES: usize = 61;
 const LENGTH_FROM: usize = 12;
@@ -15,7 +15,7 @@ const FLAG_CLOUDEVENT: u8 = 64;
 
 /// Returns the record batch of new events, as `build_record` and aiokafka's builder make it.
 ///
-/// Returns None if an event has a session or a reason, or is a CloudEvent, the batch has more than `bytes_max` bytes, or it fails.
+/// Returns None if an event has a session or a reason, or is a `CloudEvent`, or the batch has more than `bytes_max` bytes.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)]
 pub fn encode<'py>(
@@ -28,13 +28,10 @@ pub fn encode<'py>(
     base_sequence: i32,
     bytes_max: usize,
 ) -> Option<Bound<'py, PyBytes>> {
-    let encoded = catch_unwind(AssertUnwindSafe(|| {
+    let batch = caught(|| {
         batch_of(events, first_lane_seq, timestamp_ms, producer_id, producer_epoch, base_sequence, bytes_max)
-    }));
-    match encoded {
-        Ok(Ok(Some(batch))) => Some(PyBytes::new(py, &batch)),
-        _ => None,
-    }
+    })?;
+    Some(PyBytes::new(py, &batch))
 }
 
 fn batch_of(

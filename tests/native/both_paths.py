@@ -68,6 +68,7 @@ class Paths:
     ) -> None:
         self.native = NativeModule(gateway_native, IDENTITY, PARTITIONS, LIMITS, gives_advice=gives_advice)
         self._gives_advice = gives_advice
+        self._panics_before = self.native.use.panics
         self._identifiers = [
             Identifier(
                 IDENTITY,
@@ -81,6 +82,11 @@ class Paths:
             for _ in range(2)
         ]
         self._identifiers[1].native = self.native
+
+    @property
+    def panics(self) -> int:
+        """The faults of the module since these paths were made."""
+        return self.native.use.panics - self._panics_before
 
     def compare(
         self, body: bytes, parse: Parse, arrival: Arrival, *, needs_key: bool = False

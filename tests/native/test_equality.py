@@ -31,7 +31,7 @@ def test_both_paths_give_the_same_events_and_rejections(paths: Paths) -> None:
     assert paths.native.use.events > EVENTS / 40
     assert paths.native.use.odd_events > EVENTS / 200
     assert paths.native.use.other_bodies > 0
-    assert paths.native.use.panics == 0
+    assert paths.panics == 0
 
 
 def test_a_run_of_many_seeds_goes_on_where_it_was_stopped(
