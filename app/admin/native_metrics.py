@@ -31,10 +31,18 @@ class NativeCollector(ScrapedCollector):
             use.odd_events,
         )
         yield CounterMetricFamily(
-            "gateway_native_other_bodies",
-            "Bodies that the native module left to the Python code",
-            use.other_bodies,
+            "gateway_native_other_events",
+            "Events of all other bodies, which the Python code identified",
+            use.other_events,
         )
+        bodies = CounterMetricFamily(
+            "gateway_native_other_bodies",
+            "Bodies left to the Python code: larger than 2 MiB, no JSON that it reads, or of another form",
+            labels=["reason"],
+        )
+        for reason, count in use.other_bodies.items():
+            bodies.add_metric([reason], count)
+        yield bodies
         yield CounterMetricFamily(
             "gateway_native_panics",
             "Faults of the native module, in any of its uses, each of which the Python code has made good",
@@ -50,6 +58,7 @@ def native_document(use: NativeUse | None) -> dict[str, Any] | None:
         "version": use.version,
         "events": use.events,
         "odd_events": use.odd_events,
-        "other_bodies": use.other_bodies,
+        "other_events": use.other_events,
+        "other_bodies": dict(use.other_bodies),
         "panics": use.panics,
     }

@@ -97,21 +97,25 @@ class NativeModule:
         Raises:
             BodyMemoryFullError: there is no memory for what is read.
         """
+        if len(body) > AT_ONCE_BYTES:
+            self.use.other_bodies["large"] += 1
+            return None
         document = await self._document_of(body, limits, yield_to_others)
+        if document is None:
+            self.use.other_bodies["unreadable"] += 1
+            return None
         payload = None
-        if document is not None and len(document) <= limits.events_max and not document.is_nested:
+        if len(document) <= limits.events_max and not document.is_nested:
             top = document.top()
             if len(top) <= SMALL_BYTES:
                 payload = _payload_of(document, top, expected, needs_key=needs_key)
         if payload is None:
-            self.use.other_bodies += 1
+            self.use.other_bodies["form"] += 1
         return payload
 
     async def _document_of(
         self, body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers
     ) -> "Document | None":
-        if len(body) > AT_ONCE_BYTES:
-            return None
         if len(body) > STEP_BYTES:
             limits.hold(len(body), len(body))
         document: Document = self._module.Document(self._deployment, body)

@@ -8,6 +8,9 @@ import structlog
 LOOK_INTERVAL_S = 60.0
 """How often at most faults are logged."""
 
+OTHER_BODIES = ("large", "unreadable", "form")
+"""Why a body is left to the Python code: it is larger than what is read at once, no JSON, or not plain."""
+
 logger = structlog.get_logger(__name__)
 
 
@@ -21,8 +24,10 @@ class NativeUse:
         """The events that the module has identified."""
         self.odd_events = 0
         """The events in bodies that it has read, which the Python code has identified."""
-        self.other_bodies = 0
-        """The bodies that it has left to the Python code."""
+        self.other_events = 0
+        """The events of all other bodies, which the Python code has identified."""
+        self.other_bodies = dict.fromkeys(OTHER_BODIES, 0)
+        """The bodies that it has left to the Python code, by the reason."""
         self._faults = faults
         self._told = 0
 

@@ -66,7 +66,7 @@ def _use(deployments: list[Paths]) -> tuple[int, int, int]:
     return (
         sum(use.events for use in uses),
         sum(use.odd_events for use in uses),
-        sum(use.other_bodies for use in uses),
+        sum(sum(use.other_bodies.values()) for use in uses),
     )
 
 

@@ -97,7 +97,7 @@ class Inputs:
 
     def _told(self) -> dict[str, int]:
         uses = [paths.native.use for paths in PATHS]
-        names = ("events", "odd_events", "other_bodies")
+        names = ("events", "odd_events", "other_events")
         native = {name: sum(getattr(use, name) for use in uses) for name in names}
         return dict(self._counts) | {f"native_{name}": count for name, count in native.items()}
 

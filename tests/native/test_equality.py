@@ -30,7 +30,9 @@ def test_both_paths_give_the_same_events_and_rejections(paths: Paths) -> None:
     assert compared.records > EVENTS / 10
     assert paths.native.use.events > EVENTS / 40
     assert paths.native.use.odd_events > EVENTS / 200
-    assert paths.native.use.other_bodies > 0
+    assert paths.native.use.other_events > 0
+    assert paths.native.use.other_bodies["unreadable"] > 0
+    assert paths.native.use.other_bodies["form"] > 0
     assert paths.panics == 0
 
 

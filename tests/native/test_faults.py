@@ -61,7 +61,8 @@ def encoded(native: Callable[..., bytes | None] | None) -> bytes:
 def test_body_that_it_fails_to_read_is_read_by_the_python_code() -> None:
     paths = Paths()
     assert faults_of(lambda: paths.compare(BODY, parse_batch, ARRIVAL)) == 1
-    assert (paths.native.use.other_bodies, paths.native.use.events) == (1, 0)
+    assert paths.native.use.other_bodies == {"large": 0, "unreadable": 1, "form": 0}
+    assert (paths.native.use.other_events, paths.native.use.events) == (2, 0)
 
 
 def test_events_that_it_fails_to_identify_are_identified_by_the_python_code() -> None:
