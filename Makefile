@@ -47,12 +47,13 @@ docs: $(VENV)/.stamp-dev ## write what is generated anew, after a new setting, m
 site: $(VENV)/.stamp-dev ## build the documentation as a site with search in build/site, every link checked
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict && echo "The site is built: build/site/index.html"
 
-check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types, import contracts and Dockerfile
+check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types, import contracts, Dockerfile; and the native module, where cargo is
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/hadolint Dockerfile
+	@$(CHECK_NATIVE)
 
 conformance: $(VENV)/.stamp-dev ## judge a client by HARNESS="command", against a gateway of its own or URL=; see clients/conformance
 	@exec $(BIN)/python -m clients.conformance --harness "$(HARNESS)" $(if $(URL),--url $(URL)) $(ARGS)

@@ -1,6 +1,6 @@
 """
-Prints what an image holds as CycloneDX JSON: Python's packages of an environment, what these say to hold, such as
-the crates of the native module, and Debian's.
+Prints what an image holds as CycloneDX JSON: Python's packages of an environment, what their own lists name,
+such as the crates of the native module, and Debian's packages.
 
     python3 deploy/sbom.py /venv [NAME]
 
