@@ -59,6 +59,7 @@ INPUT_BYTES_MAX = 8 * 1024
 SEEDS = 2_000
 FIGURES_EVERY = 5_000
 TOKENS = (*"{}[]:,", "null", "true", "false", '\\"', *ESCAPES, *NUMBERS, *ODD_NUMBERS[:20])
+VALUES = ("null", "true", "{}", "[]", *NUMBERS, *ODD_NUMBERS[:20], *(f'"{escape}"' for escape in ESCAPES))
 NAMES = (*FIELDS, "messageId", "type", "batch", "ip", "library", "name", "firstSequence")
 
 PATHS = list(all_paths().values())
@@ -150,19 +151,23 @@ def seeds() -> Iterator[bytes]:
 
 
 def mutated(data: bytes, size_max: int, seed: int) -> bytes:
-    """Return an input like `data`: by libFuzzer, with a piece of another body in it, or with a whole one."""
+    """Return an input like `data`: by libFuzzer, or with another body, event or value, mostly valid JSON."""
     rng = random.Random(seed)
-    if rng.random() < 0.7 or (data and data[0] % 8 == RECORDS):
+    kind = rng.random()
+    if kind < 0.35 or (data and data[0] % 8 == RECORDS):
         return bytes(atheris.Mutate(data, len(data) if rng.random() < 0.3 else size_max))
     bodies = Bodies(seed, oddness=rng.choice((0.0, 0.03, 0.2)))
     choice, content = data[:CHOICE_BYTES].ljust(CHOICE_BYTES, b"\0"), data[CHOICE_BYTES:]
-    if rng.random() < 0.2:
+    if kind < 0.5:
         return (choice + bodies.body().content)[:size_max]
-    event = bodies.event().encode("utf-8", "surrogatepass")
     places = [place for place, byte in enumerate(content) if byte in b"{}[],:"] or [0]
-    start = rng.choice(places)
-    end = rng.choice([place for place in places if start <= place <= start + 200] or [start])
-    return (choice + content[:start] + event + content[end:])[:size_max]
+    start = rng.randrange(len(places))
+    if kind < 0.75:
+        new, width = bodies.event().encode("utf-8", "surrogatepass"), rng.choice((0, 1, 9))
+    else:
+        new, width = rng.choice(VALUES).encode(), 1
+    end = places[min(start + width, len(places) - 1)]
+    return (choice + content[: places[start] + 1] + new + content[max(end, places[start] + 1) :])[:size_max]
 
 
 def main() -> None:
