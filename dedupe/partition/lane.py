@@ -64,6 +64,8 @@ class Lane:
         self.restore_end_offset: Offset = 0
         self.has_served = False
         self.is_running = False
+        self.between_batches = asyncio.Lock()
+        """While it is held, no batch is committed."""
         self.health = LaneHealth(context.clock, context.times, context.rng)
         self.follower = Follower(partition_log, context, self.recovery)
         self._log = partition_log
@@ -263,7 +265,8 @@ class Lane:
         self._maintenance.begin(index)
         while (batch := await self._take()) is not None:
             try:
-                committed = await self._committer.commit(batch, index)
+                async with self.between_batches:
+                    committed = await self._committer.commit(batch, index)
             except BaseException as err:  # a cancellation, too: only this frame has the batch
                 self._refusals.refuse_batch(batch, err)
                 raise

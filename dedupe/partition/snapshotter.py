@@ -81,7 +81,9 @@ class Snapshotter:
         async with self._making:
             self._tried_at[lane] = self._clock.monotonic()
             try:
-                made = await self._snapshots.make(lane.recovery.identity, index.index, index.known_from)
+                made = await self._snapshots.make(
+                    lane.recovery.identity, index.index, index.known_from, lane.between_batches
+                )
             except SnapshotError as err:
                 metrics.snapshots_failed[err.reason] = metrics.snapshots_failed.get(err.reason, 0) + 1
                 raise

@@ -1,5 +1,6 @@
 """Claim: what a bucket gives is on disk before it is used, and a bucket that is not there keeps nobody up."""
 
+import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,10 +86,10 @@ async def test_snapshot_from_the_future_is_not_the_newest_for_ever(tmp_path: Pat
     snapshots, index = snapshots_in(tmp_path, store, clock), store.open(IDENTITY)
     index.apply(update_of(0, BATCH))
     clock.wrong_by_ms = 10**11
-    await snapshots.make(IDENTITY, index, 0)
+    await snapshots.make(IDENTITY, index, 0, asyncio.Lock())
     clock.wrong_by_ms = 0
     index.apply(update_of(BATCH, 2 * BATCH))
-    made = await snapshots.make(IDENTITY, index, 0)
+    made = await snapshots.make(IDENTITY, index, 0, asyncio.Lock())
     assert await newest(snapshots) == made.manifest
     index.close()
 
@@ -97,10 +98,10 @@ async def test_snapshot_from_the_future_is_not_the_newest_for_ever(tmp_path: Pat
 async def test_snapshot_of_an_index_that_began_anew(tmp_path: Path, store: RocksStore) -> None:
     snapshots, index = snapshots_in(tmp_path, store, SystemClock()), store.open(IDENTITY)
     index.apply(update_of(0, BATCH))
-    await snapshots.make(IDENTITY, index, 0)
+    await snapshots.make(IDENTITY, index, 0, asyncio.Lock())
     index.reset(2 * BATCH)
     index.apply(update_of(2 * BATCH, BATCH))
-    made = await snapshots.make(IDENTITY, index, 0)
+    made = await snapshots.make(IDENTITY, index, 0, asyncio.Lock())
     state = index.state
     index.close()
     store.discard(IDENTITY)
@@ -112,7 +113,7 @@ async def test_snapshot_of_an_index_that_began_anew(tmp_path: Path, store: Rocks
 
 
 @pytest.mark.regression("an index that was disproved while it was copied had a snapshot")
-@pytest.mark.parametrize("step", ["snapshot_flushed", "snapshot_files", "snapshot_manifest"])
+@pytest.mark.parametrize("step", ["snapshot_copied", "snapshot_files", "snapshot_manifest"])
 async def test_index_that_is_disproved_meanwhile_has_no_snapshot(
     tmp_path: Path, store: RocksStore, step: str
 ) -> None:
@@ -133,6 +134,6 @@ async def test_index_that_is_disproved_meanwhile_has_no_snapshot(
         crashpoint=disprove,
     )
     with pytest.raises(SnapshotError, match="disproved"):
-        await snapshots.make(IDENTITY, index, 0)
+        await snapshots.make(IDENTITY, index, 0, asyncio.Lock())
     assert await newest(snapshots) is None
     index.close()

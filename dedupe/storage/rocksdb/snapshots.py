@@ -1,8 +1,8 @@
 """
 Makes snapshots of the open indexes of this process, and restores lost ones from them.
 
-A snapshot is what RocksDB's checkpoint holds: hard links to the files, which are never changed. Files that
-the bucket has already are not sent again. The manifest comes last, so what it names is there.
+A snapshot holds the files of an index, which are never changed: see copying. Files that the bucket has
+already are not sent again. The manifest comes last, so what it names is there.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from typing import NamedTuple
 import structlog
 
 from dedupe.model.clock import Clock
-from dedupe.model.errors import GatewayError
 from dedupe.model.types import Offset
 from dedupe.storage.index import DedupeIndex, IndexIdentity, Opening
 from dedupe.storage.log import Crashpoint, no_crashpoint
+from dedupe.storage.rocksdb.copying import copy_index
 from dedupe.storage.rocksdb.index import RocksIndex
 from dedupe.storage.rocksdb.marks import note_unproved
 from dedupe.storage.rocksdb.store import RocksStore
@@ -40,11 +40,6 @@ from dedupe.storage.snapshots.manifest import (
 from dedupe.storage.snapshots.store import Made
 
 RECORDS_MIN = 20_000
-FLUSH_S = 5.0
-"""A lane whose memtables are not on disk by then makes no snapshot this time."""
-FLUSH_LOOK_S = 0.01
-UNFLUSHED_MAX = 2_000
-"""More entries that arrive during a flush are flushed first: the checkpoint holds up the loop for them."""
 RESTORE_S, RESTORE_BYTES_A_SECOND_MIN = 60.0, 8 * 1024 * 1024
 """A bucket that takes longer for a whole index is slower than the log."""
 DOWNLOADS = 8
@@ -99,21 +94,17 @@ class IndexSnapshots:
 
     # ---- make
 
-    async def make(self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset) -> Made:
-        """See SnapshotStore. Only the checkpoint itself, 12 ms, holds up the event loop."""
+    async def make(
+        self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset, quiet: asyncio.Lock
+    ) -> Made:
+        """See SnapshotStore."""
         assert isinstance(index, RocksIndex)
-        folder = self._store.path_of(identity).with_suffix(".checkpoint")
+        folder = self._store.path_of(identity).with_suffix(".copy")
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         try:
-            await self._flush(index)
-            self._crashpoint("snapshot_flushed")
             _check_not_disproved(index)
-            state = index.state
-            index.checkpoint(folder)
-        except GatewayError as err:
-            raise SnapshotError("index", f"the index cannot be copied: {err}") from err
-        self._crashpoint("snapshot_checkpoint")
-        try:
+            state = await copy_index(index, folder, quiet, self._clock)
+            self._crashpoint("snapshot_copied")
             files = await asyncio.to_thread(self._files_of, folder, self._digests.setdefault(identity, {}))
             manifest = Manifest(
                 identity, state, window_start, files, self._clock.now_ms(), self._worker, version("rocksdict")
@@ -128,29 +119,8 @@ class IndexSnapshots:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         return Made(manifest, sent)
 
-    async def _flush(self, index: RocksIndex) -> None:
-        """
-        Return once all of an index but UNFLUSHED_MAX entries is in files.
-
-        A flush under load leaves what arrived meanwhile, which the next, shorter one takes: RocksDB would
-        keep even full memtables until there are eight.
-        Raises SnapshotError, IndexUnavailableError.
-        """
-        index.begin_flush()
-        until = self._clock.monotonic() + FLUSH_S
-        while True:
-            await asyncio.sleep(FLUSH_LOOK_S)
-            if not index.is_open:
-                raise SnapshotError("index", "the lane has ended")
-            if not index.is_flushing:
-                if index.unflushed_entries <= UNFLUSHED_MAX:
-                    return
-                index.begin_flush()
-            if self._clock.monotonic() > until:
-                raise SnapshotError("busy", f"its memtables are not on disk after {FLUSH_S:g} s")
-
     def _files_of(self, folder: Path, digests: "dict[_FileKey, str]") -> tuple[SnapshotFile, ...]:
-        """Return the files of a checkpoint; of data files only new ones are read. Raises OSError."""
+        """Return the files of a copy; of data files only new ones are read. Raises OSError."""
         found = []
         known = {}
         for path in sorted(folder.iterdir()):

@@ -1,5 +1,6 @@
 """The interface of what makes snapshots of indexes and restores them."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -22,7 +23,9 @@ class SnapshotStore(Protocol):
     records_min: int
     """Fewer offsets are read from the log in the time that a bucket takes to answer."""
 
-    async def make(self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset) -> Made:
+    async def make(
+        self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset, quiet: asyncio.Lock
+    ) -> Made:
         """
         Make a snapshot of an open index, and delete what older ones no longer need.
 
@@ -30,6 +33,7 @@ class SnapshotStore(Protocol):
             identity: of the index.
             index: it takes updates meanwhile, and may be closed.
             window_start: the first offset whose id it remembers.
+            quiet: while it is held, the lane commits no batch.
         """
 
     def candidates(self, identity: IndexIdentity) -> AsyncGenerator[Manifest, None]:

@@ -1,5 +1,6 @@
 """SimSnapshots: copies of simulated indexes in a bucket that fails at random; see SnapshotStore."""
 
+import asyncio
 import copy
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -44,7 +45,9 @@ class SimSnapshots:
         manifest = Manifest(disk.identity, disk.state, disk.complete_from, (), number, "sim", "0")
         self._bucket.copies.append((manifest, kept))
 
-    async def make(self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset) -> Made:
+    async def make(
+        self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset, quiet: asyncio.Lock
+    ) -> Made:
         """See SnapshotStore."""
         self._fail_at_random()
         self.take(identity)
