@@ -243,6 +243,10 @@ class Lane:
             raise self._not_active()
         return Verifier(self.partition, partition_log, self._context, index)
 
+    def disprove(self, why: str) -> None:
+        """Have the index rebuilt from the log, if the lane serves with it."""
+        self._maintenance.proof.disprove(why)
+
     @property
     def open_index(self) -> PartitionIndex | None:
         """The index, None in a state in which it may be closed."""

@@ -7,6 +7,7 @@ from the log.
 Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 """
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +26,7 @@ from dedupe.storage.rocksdb.database import Database, Tuning, destroy, is_empty,
 from dedupe.storage.rocksdb.format import (
     ENTRY,
     IDENTITY_KEY,
+    LINEAGE_KEY,
     OFFSET,
     SENTINEL_KEY,
     STATE_KEY,
@@ -38,6 +40,8 @@ from dedupe.storage.rocksdb.format import (
 from dedupe.storage.rocksdb.marks import check_not_disproved, note_disproved, note_proved, unproved
 from dedupe.storage.rocksdb.sessions import SessionTable
 from dedupe.storage.rocksdb.wal import wal_files
+
+LINEAGE_BYTES = 16
 
 
 class RocksIndex:
@@ -63,6 +67,7 @@ class RocksIndex:
         self.state: IndexState = EMPTY_STATE
         self._steps: list[Step] = []
         self._unproved: list[Offset] = []
+        self.lineage = b""
         self.is_disproved = False
         """Whether the log has disproved an entry: no copy of it may be used, see IndexSnapshots."""
         try:
@@ -114,7 +119,7 @@ class RocksIndex:
     def note_disproved(self) -> None:
         self.is_disproved = True
         try:
-            note_disproved(self.path)
+            note_disproved(self.path, self.lineage)
         except OSError as err:
             translate(err, f"cannot write {self.path}")
 
@@ -300,10 +305,11 @@ class RocksIndex:
         """Create an empty index; its first rows are written in one batch."""
         database = self._use(Database(self.path, self._tuning, is_new=True))
         self.state = EMPTY_STATE._replace(applied_offset=start)
-        self._steps, self._unproved = [], []
+        self._steps, self._unproved, self.lineage = [], [], os.urandom(LINEAGE_BYTES)
         batch = WriteBatch(raw_mode=True)
         batch.put(SENTINEL_KEY, OFFSET.pack(start))
         batch.put(IDENTITY_KEY, encode_identity(self._identity), database.meta_handle)
+        batch.put(LINEAGE_KEY, self.lineage, database.meta_handle)
         put_meta(batch, IndexUpdate((), self.state), database)
         _write(database, batch)
 
@@ -319,6 +325,7 @@ class RocksIndex:
             check_identity(database.meta.get(IDENTITY_KEY), self._identity)
             self.state = decode_state(database.meta.get(STATE_KEY))
             self._steps = read_steps(database)
+            self.lineage = database.meta.get(LINEAGE_KEY) or b""
             self._sessions.load()
             self._unproved = unproved(self.path)
         except Exception as err:

@@ -89,7 +89,7 @@ class IndexSnapshots:
         self._rng = rng or random.Random()
         self._crashpoint = crashpoint
         self._digests: dict[IndexIdentity, dict[_FileKey, str]] = {}
-        self._to_withdraw: set[IndexIdentity] = set()
+        self._to_withdraw: dict[IndexIdentity, set[bytes]] = {}  # the lineages that are disproved
         self._progress: dict[IndexIdentity, Opening] = {}
 
     # ---- make
@@ -145,6 +145,8 @@ class IndexSnapshots:
         self._crashpoint("snapshot_manifest")
         try:
             _check_not_disproved(index)
+            if await self.is_doubted(manifest.identity, index.lineage):
+                raise SnapshotError("disproved", "another worker's log has disproved what it is a copy of")
         except SnapshotError:
             await self._bucket.delete([name])
             raise
@@ -190,16 +192,40 @@ class IndexSnapshots:
         unnamed = [each for each in files if each.name not in named and each.age_s > KEPT_FILE_S]
         await self._bucket.delete([f"{place}/files/{each.name}" for each in unnamed])
 
+    def doubt(self, identity: IndexIdentity, lineage: bytes) -> None:
+        """See SnapshotStore."""
+        self._to_withdraw.setdefault(identity, set()).add(lineage)
+
     async def withdraw(self, identity: IndexIdentity) -> None:
         """See SnapshotStore."""
-        self._to_withdraw.add(identity)
+        self._to_withdraw.setdefault(identity, set())
         await self._withdraw(identity)
 
+    async def withdraw_doubted(self) -> None:
+        """See SnapshotStore."""
+        for identity in list(self._to_withdraw):
+            await self._withdraw(identity)
+
+    async def is_doubted(self, identity: IndexIdentity, lineage: bytes) -> bool:
+        """See SnapshotStore. A name in the bucket says so, which only who has the secret can make."""
+        names = await self._bucket.names(_doubts_of(identity))
+        return self._doubt_name(identity, lineage) in {each.name for each in names}
+
     async def _withdraw(self, identity: IndexIdentity, but: Manifest | None = None) -> None:
+        """Tell first, delete then: a restore that is under way asks at its end."""
+        lineages = set(self._to_withdraw[identity])
+        for lineage in lineages:
+            if not await self.is_doubted(identity, lineage):
+                await self._bucket.create(f"{_doubts_of(identity)}{self._doubt_name(identity, lineage)}", b"")
         folder = f"{folder_of(identity)}/manifests/"
         names = {each.name for each in await self._bucket.names(folder)} - {but and but.name}
         await self._bucket.delete([f"{folder}{name}" for name in sorted(names)])
-        self._to_withdraw.discard(identity)
+        if self._to_withdraw.get(identity, set()) <= lineages:
+            self._to_withdraw.pop(identity, None)
+
+    def _doubt_name(self, identity: IndexIdentity, lineage: bytes) -> str:
+        place = folder_of(identity).encode()
+        return blake2b(place + b"\n" + lineage, key=self._key, digest_size=HASH_BYTES).hexdigest()
 
     # ---- restore
 
@@ -300,6 +326,11 @@ def _rank(manifest: StoredObject) -> tuple[int, str]:
     """Return what a newer manifest has more of; none is newer than the bucket says, whatever its name."""
     made_ms = made_ms_of(manifest.name)
     return min(manifest.modified_ms, -1 if made_ms is None else made_ms), manifest.name
+
+
+def _doubts_of(identity: IndexIdentity) -> str:
+    """Return the folder of what is known to be wrong."""
+    return f"{folder_of(identity)}/disproved/"
 
 
 def _drills_of(identity: IndexIdentity) -> str:

@@ -47,12 +47,21 @@ class SnapshotStore(Protocol):
         nothing at the place. A cancellation ends what is under way.
         """
 
+    def doubt(self, identity: IndexIdentity, lineage: bytes) -> None:
+        """Note that the log has disproved an index, and so whatever is of its lineage; see `withdraw`."""
+
     async def withdraw(self, identity: IndexIdentity) -> None:
         """
-        Delete all snapshots of an index that the log has disproved, since they may have what is wrong in it.
+        Tell other workers what is doubted of an index, and delete all its snapshots.
 
-        After an error the next `make` of the index deletes all older ones.
+        After an error `withdraw_doubted` does it, or the next `make` of the index.
         """
+
+    async def withdraw_doubted(self) -> None:
+        """Withdraw the snapshots of all indexes that are doubted, whoever serves them now."""
+
+    async def is_doubted(self, identity: IndexIdentity, lineage: bytes) -> bool:
+        """Whether a worker has told that the log has disproved an index of this lineage."""
 
     async def verify(self, manifest: Manifest, scratch: Path) -> None:
         """Fetch all files of a snapshot into an empty folder, one after the other, and compare them."""

@@ -23,6 +23,7 @@ class SimBucket:
     def __init__(self, rng: Random) -> None:
         self.rng = rng
         self.copies: list[tuple[Manifest, _Disk]] = []
+        self.disproved: set[tuple[IndexIdentity, bytes]] = set()
 
 
 class SimSnapshots:
@@ -33,6 +34,7 @@ class SimSnapshots:
     def __init__(self, bucket: SimBucket, disk: MemoryStore) -> None:
         self._bucket, self._disk = bucket, disk
         self.restored = 0
+        self._doubted: set[tuple[IndexIdentity, bytes]] = set()
 
     def take(self, identity: IndexIdentity) -> None:
         """Copy an index as it is now, open or not; nothing if there is none, or it cannot be read."""
@@ -79,10 +81,25 @@ class SimSnapshots:
         self._disk._disks[place] = kept
         self.restored += 1
 
+    def doubt(self, identity: IndexIdentity, lineage: bytes) -> None:
+        """See SnapshotStore."""
+        self._doubted.add((identity, lineage))
+
     async def withdraw(self, identity: IndexIdentity) -> None:
         """See SnapshotStore."""
         self._fail_at_random()
+        self._bucket.disproved |= {each for each in self._doubted if each[0] == identity}
         self._bucket.copies = [each for each in self._bucket.copies if each[0].identity != identity]
+
+    async def withdraw_doubted(self) -> None:
+        """See SnapshotStore."""
+        for identity in {identity for identity, _ in self._doubted}:
+            await self.withdraw(identity)
+
+    async def is_doubted(self, identity: IndexIdentity, lineage: bytes) -> bool:
+        """See SnapshotStore."""
+        self._fail_at_random()
+        return (identity, lineage) in self._bucket.disproved
 
     async def verify(self, manifest: Manifest, scratch: Path) -> None:
         """See SnapshotStore."""
