@@ -9,7 +9,7 @@ links, and the lane waits for the last flush between two batches.
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from dedupe.model.errors import GatewayError
 from dedupe.storage.index import IndexState
 from dedupe.storage.rocksdb.index import RocksIndex
 from dedupe.storage.snapshots.manifest import SnapshotError
+from dedupe.storage.snapshots.store import Quiet
 
 COPY_S = 5.0
 """An index that cannot be copied by then is not copied this time."""
@@ -31,7 +32,7 @@ _CURRENT = "CURRENT"
 _BESIDE = ("OPTIONS-*", "rocksdict-config.json")
 
 
-async def copy_index(index: RocksIndex, folder: Path, quiet: asyncio.Lock, clock: Clock) -> IndexState:
+async def copy_index(index: RocksIndex, folder: Path, quiet: Quiet, clock: Clock) -> IndexState:
     """
     Copy an index into a new folder, and return its state there.
 
@@ -67,17 +68,15 @@ class _TooSlowError(Exception):
 
 
 @asynccontextmanager
-async def _held(quiet: asyncio.Lock) -> AsyncIterator[None]:
+async def _held(quiet: Quiet) -> AsyncIterator[None]:
     """Hold a lane between two batches. Raises _TooSlowError: its log does not answer."""
-    try:
-        async with asyncio.timeout(COPY_S):
-            await quiet.acquire()
-    except TimeoutError:
-        raise _TooSlowError from None
-    try:
+    async with AsyncExitStack() as stack:
+        try:
+            async with asyncio.timeout(COPY_S):
+                await stack.enter_async_context(quiet)
+        except TimeoutError:
+            raise _TooSlowError from None
         yield
-    finally:
-        quiet.release()
 
 
 async def _copied(index: RocksIndex, folder: Path, clock: Clock) -> IndexState | None:

@@ -37,7 +37,7 @@ from dedupe.storage.snapshots.manifest import (
     key_of,
     made_ms_of,
 )
-from dedupe.storage.snapshots.store import Made
+from dedupe.storage.snapshots.store import Made, Quiet
 
 RECORDS_MIN = 20_000
 RESTORE_S, RESTORE_BYTES_A_SECOND_MIN = 60.0, 8 * 1024 * 1024
@@ -95,7 +95,7 @@ class IndexSnapshots:
     # ---- make
 
     async def make(
-        self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset, quiet: asyncio.Lock
+        self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset, quiet: Quiet
     ) -> Made:
         """See SnapshotStore."""
         assert isinstance(index, RocksIndex)

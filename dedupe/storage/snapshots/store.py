@@ -1,13 +1,16 @@
 """The interface of what makes snapshots of indexes and restores them."""
 
-import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from dedupe.model.types import Offset
 from dedupe.storage.index import DedupeIndex, IndexIdentity, Opening
 from dedupe.storage.snapshots.manifest import Manifest
+
+Quiet: TypeAlias = AbstractAsyncContextManager[None]
+"""What a lane waits for before each batch."""
 
 
 class Made(NamedTuple):
@@ -24,7 +27,7 @@ class SnapshotStore(Protocol):
     """Fewer offsets are read from the log in the time that a bucket takes to answer."""
 
     async def make(
-        self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset, quiet: asyncio.Lock
+        self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset, quiet: Quiet
     ) -> Made:
         """
         Make a snapshot of an open index, and delete what older ones no longer need.

@@ -1,6 +1,5 @@
 """SimSnapshots: copies of simulated indexes in a bucket that fails at random; see SnapshotStore."""
 
-import asyncio
 import copy
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -9,7 +8,7 @@ from random import Random
 from dedupe.model.types import Offset
 from dedupe.storage.index import DedupeIndex, IndexIdentity, Opening
 from dedupe.storage.snapshots.manifest import Manifest, SnapshotError
-from dedupe.storage.snapshots.store import Made
+from dedupe.storage.snapshots.store import Made, Quiet
 from tests.support.sim.memory_index import MemoryStore, _Disk, _place_of
 
 FAILS = 0.15
@@ -48,7 +47,7 @@ class SimSnapshots:
         self._bucket.copies.append((manifest, kept))
 
     async def make(
-        self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset, quiet: asyncio.Lock
+        self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset, quiet: Quiet
     ) -> Made:
         """See SnapshotStore."""
         self._fail_at_random()
