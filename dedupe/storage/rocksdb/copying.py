@@ -20,13 +20,15 @@ from dedupe.storage.rocksdb.index import RocksIndex
 from dedupe.storage.snapshots.manifest import SnapshotError
 from dedupe.storage.snapshots.store import Quiet
 
-COPY_S = 5.0
+COPY_S = 30.0
 """An index that cannot be copied by then is not copied this time."""
 LOOK_S = 0.005
 UNFLUSHED_MAX = 2_000
 """Entries that are left for the last flush, for which the lane waits."""
 QUIET_S = 0.5
 """The longest wait of a lane; a request waits for ten times as long."""
+WAITS_MAX = 4
+"""So often a lane waits for one copy."""
 
 _CURRENT = "CURRENT"
 _BESIDE = ("OPTIONS-*", "rocksdict-config.json")
@@ -47,16 +49,15 @@ async def copy_index(index: RocksIndex, folder: Path, quiet: Quiet, clock: Clock
     """
     until = clock.monotonic() + COPY_S
     try:
-        while True:
+        for _ in range(WAITS_MAX):
             await _flush(index, UNFLUSHED_MAX, clock, until)
             async with _held(quiet):
                 if (state := await _copied(index, folder, clock)) is not None:
                     return state
-            if clock.monotonic() > until:
-                raise _TooSlowError
             await asyncio.sleep(LOOK_S)  # the lane goes on
+        raise _TooSlowError
     except _TooSlowError:
-        raise SnapshotError("busy", f"it is not at rest within {COPY_S:g} s") from None
+        raise SnapshotError("busy", f"RocksDB is not at rest within {COPY_S:g} s") from None
     except GatewayError as err:
         raise SnapshotError("index", f"the index cannot be copied: {err}") from err
     except OSError as err:
@@ -97,7 +98,7 @@ async def _flush(index: RocksIndex, unflushed_max: int, clock: Clock, until: flo
     """
     while True:
         _check_open(index)
-        if not index.is_flushing:
+        if not index.is_flushing and index.jobs == 0:
             if index.unflushed_entries <= unflushed_max:
                 return
             index.begin_flush()
@@ -118,8 +119,6 @@ async def _linked(index: RocksIndex, folder: Path) -> IndexState | None:
     Each change is appended to RocksDB's manifest, or begins another one: what has the same length after the
     links were made was not changed. Raises SnapshotError, OSError, IndexUnavailableError.
     """
-    if index.jobs > 0:
-        return None
     state, before = index.state, _Versions.of(index.path)
     files = index.data_files
     is_linked = await asyncio.to_thread(_link, index.path, files, before, folder)
