@@ -17,7 +17,7 @@ from dedupe.model.identity import KEY_BYTES
 from dedupe.model.types import Entry
 from dedupe.storage.index import IndexIdentity
 from dedupe.storage.rocksdb.database import Database
-from dedupe.storage.rocksdb.format import ENTRY, IDENTITY_KEY, LINEAGE_KEY, decode_entry
+from dedupe.storage.rocksdb.format import ENTRY, IDENTITY_KEY, LINEAGE_KEY, decode_entries
 from dedupe.storage.rocksdb.snapshots import IndexSnapshots
 from dedupe.storage.rocksdb.store import LANE_BYTES_MIN, RocksStore
 from dedupe.storage.snapshots.bucket import Bucket
@@ -57,7 +57,9 @@ def index_of(gateway: Gateway) -> Database:
 
 def entries_in(index: Database) -> dict[bytes, Entry]:
     rows = cast(Iterable[tuple[bytes, bytes]], index.entries.items())
-    return {key: decode_entry(value) for key, value in rows if len(key) == KEY_BYTES}
+    stored = {key: value for key, value in rows if len(key) == KEY_BYTES}
+    entries = zip(stored, decode_entries(list(stored.values())), strict=True)
+    return {key: entry for key, entry in entries if entry is not None}
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
