@@ -43,7 +43,7 @@ class InputCollector(ScrapedCollector):
             for result, count in counts.items():
                 events.add_metric([name, result], count)
             stopped.add_metric([name], each.stopped is not None)
-            for partition in each.partitions:
+            for partition in each.partitions.values():
                 if partition.lag is not None:
                     lag.add_metric([name, str(partition.number)], partition.lag)
         yield from (records, empty, events, stopped, lag)
@@ -62,7 +62,7 @@ def add_inputs(app: FastAPI, inputs: Inputs | None, ingest_loop: IngestLoop) -> 
 
 
 def _document_of(each: Input) -> dict[str, Any]:
-    lags = [partition.lag for partition in each.partitions if partition.lag is not None]
+    lags = [partition.lag for partition in each.partitions.values() if partition.lag is not None]
     return {
         "input": each.spec.name,
         "topic": each.spec.topic,
@@ -77,6 +77,6 @@ def _document_of(each: Input) -> dict[str, Any]:
                 "committed": partition.committed,
                 "end": partition.end,
             }
-            for partition in each.partitions
+            for _, partition in sorted(each.partitions.items())
         ],
     }

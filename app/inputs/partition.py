@@ -5,6 +5,7 @@ Input.run -> **InputPartition.run** -> InputAdmission.admit
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ import structlog
 
 from app.inputs.admission import CHUNK_RECORDS_MAX, Counts, InputAdmission
 from app.inputs.input_file import InputSpec
+from app.inputs.notes import InputNotes
 from dedupe.model.clock import Clock
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.types import Offset
@@ -25,6 +27,9 @@ RENEWAL_S = 3600.0
 
 LOOK_S = 10.0
 """Between two looks at the end of the topic, which tell how much is left to read."""
+
+LAST_COMMIT_S = 1.0
+"""For the commit of a partition that is not read on here: without it, some records are read again."""
 
 RETRY_S = 1.0
 """Before a cluster is asked again that did not answer."""
@@ -47,20 +52,30 @@ class Place(NamedTuple):
     topic_id: str
     partition: int
     window_s: float
-    was_read: bool
-    """Whether a gateway has read the topic before, as a note of the log says."""
+    is_younger: bool
+    """Whether it was added to the topic after a gateway first read that."""
 
 
 class InputPartition:
     """One partition of an input."""
 
     def __init__(
-        self, place: Place, log: InputLog, admission: InputAdmission, counts: Counts, clock: Clock
+        self,
+        place: Place,
+        log: InputLog,
+        notes: InputNotes,
+        admission: InputAdmission,
+        counts: Counts,
+        *,
+        clock: Clock,
+        may_commit: Callable[[], bool],
     ) -> None:
-        """Read nothing yet."""
+        """Read nothing yet; `may_commit`: whether this process surely still is the reader."""
         self._place = place
         self._spec = place.spec
         self._log = log
+        self._notes = notes
+        self._may_commit = may_commit
         self._admission = admission
         self._counts = counts
         self._clock = clock
@@ -72,7 +87,15 @@ class InputPartition:
         self._committed_at = self._looked_at = 0.0
 
     async def run(self) -> None:
-        """Read until cancelled. Raises InputStoppedError: it must not be read on."""
+        """Read until cancelled, then commit once more. Raises InputStoppedError: it must not be read on."""
+        try:
+            await self._read()
+        finally:
+            with suppress(TimeoutError, RetriableError, ConfigurationError):
+                async with asyncio.timeout(LAST_COMMIT_S):
+                    await self._commit()
+
+    async def _read(self) -> None:
         is_told = False
         while True:
             try:
@@ -160,14 +183,18 @@ class InputPartition:
                     "to read the new one, give the input another name"
                 )
             return found.offset, not found.topic_id
-        if self._place.was_read or committed:
-            return start, True  # the partition is new, or what was committed for it is lost
+        begin = await self._notes.begin(partition)
+        if begin is not None:
+            return begin, True  # what was committed is lost
+        if self._place.is_younger or any(not each.topic_id for each in committed.values()):
+            return await self._notes.note_begin(partition, start), True
         if spec.start is None:
             raise InputStoppedError(
                 f"nothing is committed for partition {partition} of {spec.topic} under group "
                 f"{self._place.group}: set start: earliest or start: latest"
             )
-        return (start, True) if spec.start == "earliest" else (end, False)
+        is_earliest = spec.start == "earliest"
+        return await self._notes.note_begin(partition, start if is_earliest else end), is_earliest
 
     def _check_conflicts(self) -> None:
         counts = self._counts
@@ -196,17 +223,21 @@ class InputPartition:
 
     async def _commit_if_due(self) -> None:
         """Commit the position, which is behind verdicts alone. What cannot be committed is read again."""
-        now, position = self._clock.monotonic(), self.position
-        assert position is not None
-        age_s = now - self._committed_at
-        if age_s < COMMIT_S or (position == self.committed and age_s < RENEWAL_S):
+        age_s = self._clock.monotonic() - self._committed_at
+        if age_s < COMMIT_S or (self.position == self.committed and age_s < RENEWAL_S):
             return
         await self._check_topic()
-        offset = CommittedOffset(position, self._place.topic_id)
-        self._committed_at = now
         try:
-            await self._log.commit(self._place.group, self._spec.topic, self._place.partition, offset)
+            await self._commit()
         except RetriableError as err:
             logger.warning("offset of an input not committed, trying again", **self._named, error=str(err))
-        else:
-            self.committed = position
+
+    async def _commit(self) -> None:
+        """Commit the position, unless another reader's may be further by now. Raises RetriableError."""
+        position = self.position
+        if position is None or not self._may_commit():
+            return
+        self._committed_at = self._clock.monotonic()
+        offset = CommittedOffset(position, self._place.topic_id)
+        await self._log.commit(self._place.group, self._spec.topic, self._place.partition, offset)
+        self.committed = position

@@ -19,6 +19,7 @@ from app.ingest.identify import Identifier
 from app.ingest.routes.events import Ingest
 from app.inputs.input_file import InputSpec
 from app.inputs.inputs import Inputs
+from dedupe.cluster.input_shares import InputShares, LoneShares
 from dedupe.model.types import Offset
 from dedupe.router import Router
 from tests.sim.seeds import each_seed
@@ -30,8 +31,14 @@ PARTITIONS, EVENTS, CRASHES = 2, 60, 3
 WINDOW_S = 7 * 86_400.0
 
 
-def inputs_of(world: World, router: Router, cluster: SimInputs, **fields: object) -> Inputs:
-    """Return what a process reads inputs by."""
+def inputs_of(
+    world: World,
+    router: Router,
+    cluster: SimInputs,
+    shares: InputShares | None = None,
+    **fields: object,
+) -> Inputs:
+    """Return what a process reads inputs by; a lone one without `shares`."""
     spec = {
         "name": "raw",
         "topic": "raw",
@@ -61,6 +68,7 @@ def inputs_of(world: World, router: Router, cluster: SimInputs, **fields: object
         store=world.log,
         topic=CLEAN.name,
         window_s=WINDOW_S,
+        shares=shares or LoneShares(),
         own_ids=own_ids,
     )
 
@@ -73,12 +81,14 @@ def stored(world: World) -> Counter[str]:
     return Counter(record.key.decode() for partition in world.committed() for record in partition)
 
 
-def filled(world: World, rng: Random, *, failing: float) -> tuple[SimInputs, set[str]]:
+def filled(
+    world: World, rng: Random, *, failing: float, partitions: int = PARTITIONS, events: int = EVENTS
+) -> tuple[SimInputs, set[str]]:
     """Return a topic of events, of which some are repeated, and their ids."""
-    cluster = SimInputs(rng, PARTITIONS, failing=failing)
-    ids = [f"m-{number}" for number in range(EVENTS)]
-    for message_id in [*ids, *rng.choices(ids, k=EVENTS // 4)]:
-        cluster.append(rng.randrange(PARTITIONS), event(message_id), world.clock.now_ms())
+    cluster = SimInputs(rng, partitions, failing=failing)
+    ids = [f"m-{number}" for number in range(events)]
+    for message_id in [*ids, *rng.choices(ids, k=events // 4)]:
+        cluster.append(rng.randrange(partitions), event(message_id), world.clock.now_ms())
     cluster.append(0, b"no event", world.clock.now_ms())
     return cluster, set(ids)
 
@@ -192,3 +202,49 @@ async def test_first_start_behind_the_window_is_refused() -> None:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         await world.crash()
+
+
+async def test_partition_that_begins_at_the_end_begins_there_again_after_a_crash() -> None:
+    world = World()
+    cluster, _ = filled(world, Random(1), failing=0)
+    for crash in range(3):
+        inputs = inputs_of(world, await world.start(), cluster, start="latest")
+        reading = asyncio.ensure_future(inputs.run())
+        async with asyncio.timeout(600):
+            while len(inputs.inputs[0].partitions) < PARTITIONS or None in {
+                each.position for each in inputs.inputs[0].partitions.values()
+            }:
+                await asyncio.sleep(0.01)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        cluster.offsets.clear()  # it was killed before it had committed anything
+        await world.crash()
+        cluster.append(crash % PARTITIONS, event(f"later-{crash}"), world.clock.now_ms())
+    inputs = inputs_of(world, await world.start(), cluster, start="latest")
+    reading = asyncio.ensure_future(inputs.run())
+    async with asyncio.timeout(600):
+        while len(stored(world)) < 3:
+            await asyncio.sleep(0.1)
+    assert stored(world) == Counter(f"later-{crash}" for crash in range(3))
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await world.crash()
+
+
+async def test_partition_that_is_added_is_read_from_its_first_record_on() -> None:
+    world = World()
+    cluster, _ = filled(world, Random(1), failing=0)
+    inputs = inputs_of(world, await world.start(), cluster, start="latest")
+    reading = asyncio.ensure_future(inputs.run())
+    async with asyncio.timeout(600):
+        while len(cluster.offsets) < PARTITIONS:
+            await asyncio.sleep(0.1)
+        cluster.first.append(0)
+        cluster.records.append([])
+        cluster.append(PARTITIONS, event("added"), world.clock.now_ms())
+        while not stored(world):
+            await asyncio.sleep(0.1)
+    assert stored(world) == Counter(["added"])
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await world.crash()
