@@ -2,7 +2,7 @@
 Which worker of a group reads each partition of its inputs.
 
 The group's leader shares the partitions out in the assignment that it tells all members. Events are stored
-once without it: the index knows what a second reader submits again, and each commits only what it has decided.
+once without it: the index knows what a second reader submits again, and each commits only what is decided.
 """
 
 from typing import Protocol

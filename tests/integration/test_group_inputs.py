@@ -9,6 +9,7 @@ import random
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import httpx
@@ -72,7 +73,7 @@ class Group:
         """Whether each partition is read once, and by all alike."""
         shares = [self.read_by(worker) for worker in self.workers.running]
         counts = [len(share) for share in shares]
-        return sorted(sum(shares, [])) == list(range(READ)) and max(counts) - min(counts) <= 1
+        return sorted(chain.from_iterable(shares)) == list(range(READ)) and max(counts) - min(counts) <= 1
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from dedupe.router import Router
 from dedupe.submission import Outcomes
 from tests.sim.group_world import GroupWorld, Worker
 from tests.sim.seeds import each_seed
-from tests.sim.test_inputs import behind_verdicts, filled, inputs_of, stored
+from tests.sim.test_inputs import behind_verdicts, event, filled, inputs_of, stored
 from tests.support.sim.sim_inputs import SimInputs
 
 NAMES = ("a", "b", "c")
@@ -93,9 +93,7 @@ async def test_events_of_a_groups_input_are_stored_once_through_all_moves(seed: 
             if rng.random() < 0.2:
                 cluster.offsets.clear()
             more = f"more-{len(ids)}"
-            cluster.append(
-                rng.randrange(PARTITIONS), b'{"messageId":"%b"}' % more.encode(), group.world.clock.ms
-            )
+            cluster.append(rng.randrange(PARTITIONS), event(more), group.world.clock.ms)
             ids.add(more)
         await group.until(lambda: stored(group.world).keys() >= ids, PATIENCE_S)
         await group.until(lambda: reading.readers == Counter(range(PARTITIONS)), PATIENCE_S)
@@ -138,7 +136,7 @@ async def test_worker_that_has_slept_takes_no_commit_back(seed: int) -> None:
         await group.until(lambda: stored(group.world).keys() >= ids)
         sleeper = next(worker for worker in group.alive if reading.of[worker.name].inputs[0].partitions)
         for number in range(20):
-            cluster.append(0, b'{"messageId":"later-%d"}' % number, group.world.clock.ms)
+            cluster.append(0, event(f"later-{number}"), group.world.clock.ms)
         await asyncio.sleep(rng.random() * 0.3)
         sleeper.freeze()
         ends = {0: len(cluster.records[0])}
