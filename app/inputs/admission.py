@@ -12,11 +12,12 @@ from functools import partial
 import structlog
 
 from app.ingest.event_limits import STEP_BYTES
-from app.ingest.identified import Arrival, Identified
+from app.ingest.identified import Arrival, Dialect, Identified
 from app.ingest.large_json import JSONLimits
 from app.ingest.payload import Expected, Payload
 from app.ingest.routes.events import Ingest
-from app.inputs.input_file import FieldId, InputSpec
+from app.inputs.cloudevents import is_empty, payload_of
+from app.inputs.input_file import CLOUDEVENTS, FieldId, InputSpec
 from app.inputs.values import MESSAGE_ID, Topic, Values
 from dedupe.decide.admission import Admission
 from dedupe.model.clock import Deadline
@@ -30,6 +31,8 @@ CHUNK_RECORDS_MAX, CHUNK_BYTES_MAX = 1_000, 512 * 1024
 
 RETRY_S = 0.2
 """Before records are submitted again that were not taken, or whose outcome is unknown."""
+
+DIALECTS = (Dialect.EVENTS, Dialect.CLOUDEVENTS)
 
 _SEEN = frozenset({Admission.REPEAT, Admission.DUPLICATE, Admission.STALE})
 
@@ -61,6 +64,7 @@ class InputAdmission:
         self._values = Values(spec, topic, self._limits)
         self._counts = counts
         self._yield_to_others = partial(ingest.scheduler.yield_to_others, f"input {spec.name}")
+        self._is_cloudevents = spec.format == CLOUDEVENTS
         self._reads_joined = (
             ingest.identifier.native is not None
             and spec.format == "event"
@@ -71,7 +75,9 @@ class InputAdmission:
     async def admit(self, partition: int, records: Sequence[LogRecord]) -> None:
         """Return once each event of the records has a verdict in the log."""
         for chunk in chunks_of(records):
-            arrival = Arrival(self._spec.source, self._ingest.clock.now_ms())
+            arrival = Arrival(
+                self._spec.source, self._ingest.clock.now_ms(), dialect=DIALECTS[self._is_cloudevents]
+            )
             identified = await self._identify_joined(chunk, arrival)
             if identified is None:
                 identified = await self._identify(partition, chunk, arrival)
@@ -98,7 +104,15 @@ class InputAdmission:
 
     async def _identify(self, partition: int, chunk: Sequence[LogRecord], arrival: Arrival) -> Identified:
         await self._yield_to_others(sum(len(record.value) for record in chunk))
-        return await self._take(list(self._values.payloads(partition, chunk)), arrival)
+        if self._is_cloudevents:
+            payloads = [
+                await payload_of(record, self._limits, self._yield_to_others)
+                for record in chunk
+                if not is_empty(record)
+            ]
+        else:
+            payloads = list(self._values.payloads(partition, chunk))
+        return await self._take(payloads, arrival)
 
     async def _take(self, payloads: Sequence[Payload], arrival: Arrival) -> Identified:
         identified = Identified()
@@ -141,7 +155,8 @@ class InputAdmission:
     def _count(self, chunk: Sequence[LogRecord], identified: Identified, outcomes: Outcomes) -> None:
         counts, admissions = self._counts, outcomes.admissions
         counts.records += len(chunk)
-        counts.empty += sum(not record.value for record in chunk)
+        is_nothing = is_empty if self._is_cloudevents else _has_no_value
+        counts.empty += sum(map(is_nothing, chunk))
         counts.accepted += admissions.count(Admission.NEW)
         counts.duplicates += sum(each in _SEEN for each in admissions)
         counts.conflicts += admissions.count(Admission.CONFLICT)
@@ -155,6 +170,10 @@ class InputAdmission:
                 count=len(identified.rejections),
                 first_reason=str(identified.rejections[0].code),
             )
+
+
+def _has_no_value(record: LogRecord) -> bool:
+    return not record.value
 
 
 def chunks_of(records: Sequence[LogRecord]) -> Iterator[Sequence[LogRecord]]:

@@ -12,7 +12,7 @@ from app.ingest.deep_json import dumps_any
 from app.ingest.items import Fragment
 from app.ingest.large_json import JSONLimits, is_cheap
 from app.ingest.payload import Payload, is_wrapped
-from app.inputs.input_file import FieldId, HeaderId, IdRule, InputSpec
+from app.inputs.input_file import FieldId, HeaderId, InputSpec
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.identity import message_id_of
 from dedupe.model.json_document import read_document
@@ -115,7 +115,7 @@ class Values:
         self, partition: int, record: LogRecord, item: dict[str, Any], number: int | None
     ) -> str | None:
         """Return the id by the rule, None without one, "" for what is no id."""
-        rule: IdRule = self._spec.id
+        rule = self._spec.id
         if isinstance(rule, FieldId):
             return message_id_of(item.get(rule.field))
         if rule == "place":

@@ -16,6 +16,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
+from dedupe.model.types import Headers
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli
 from tests.support.kafka import create_topic, delete_records, delete_topics
@@ -72,9 +73,19 @@ class Pair:
         finally:
             await producer.stop()
 
-    async def post(self, content: bytes) -> httpx.Headers:
-        async with httpx.AsyncClient(base_url=self.gateway.url, auth=AUTH) as client:
-            return (await client.post("/v1/events", content=content)).raise_for_status().headers
+    async def send_with(self, *records: tuple[bytes | None, Headers]) -> None:
+        """Append values with headers to partition 0."""
+        producer = AIOKafkaProducer(bootstrap_servers=self.servers)
+        await producer.start()
+        try:
+            for value, headers in records:
+                await producer.send_and_wait(self.input, value=value, key=b"k", headers=headers, partition=0)
+        finally:
+            await producer.stop()
+
+    async def post(self, content: bytes, path: str = "/v1/events", **headers: str) -> httpx.Headers:
+        async with httpx.AsyncClient(base_url=self.gateway.url, auth=AUTH, headers=headers) as client:
+            return (await client.post(path, content=content)).raise_for_status().headers
 
     async def stored(self) -> list[Committed]:
         return await read_kafka(self.servers, self.clean, PARTITIONS)
@@ -186,6 +197,33 @@ async def test_event_of_both_doors_is_a_duplicate(pair: Pair) -> None:
     assert Counter(each.message_id for each in found) == Counter(["both", "end"])
     assert await pair.quarantined() == []
     assert (await pair.post(event("end")))["Gateway-Duplicates"] == "1"
+
+
+def headers_of(attributes: dict[str, str]) -> Headers:
+    return [(f"ce_{name}", text.encode()) for name, text in attributes.items()]
+
+
+async def test_cloudevents_of_both_doors_and_modes_are_one(pair: Pair) -> None:
+    pair.tell(id=None, format="cloudevents")
+    await pair.create()
+    attributes = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "order"}
+    structured = json.dumps({**attributes, "datacontenttype": "application/json", "data": {"n": 1}}).encode()
+    json_type = [("content-type", b"application/json")]
+    await pair.send_with(
+        (b'{"n":1}', [*json_type, *headers_of(attributes)]),
+        (structured, [("content-type", b"application/cloudevents+json; charset=UTF-8")]),
+        (None, headers_of(attributes | {"id": "2"})),
+        (None, []),
+        (b"no event", []),
+    )
+    pair.gateway.start()
+    found = await pair.wait_for({"/shop 1", "/shop 2"})
+    assert Counter(each.message_id for each in found) == Counter(["/shop 1", "/shop 2"])
+    assert json.loads(next(each.value for each in found if each.message_id == "/shop 1"))["data"] == {"n": 1}
+    headers = {"content-type": "application/cloudevents+json"}
+    posted = await pair.post(structured, "/v1/cloudevents", **headers)
+    assert posted["Gateway-Duplicates"] == "1"
+    assert len(await pair.quarantined()) == 1
 
 
 async def test_what_is_no_event_is_kept_and_stops_nothing(pair: Pair) -> None:
