@@ -14,16 +14,17 @@ import structlog
 from app.ingest.event_limits import STEP_BYTES
 from app.ingest.identified import Arrival, Dialect, Identified
 from app.ingest.large_json import JSONLimits
-from app.ingest.payload import Expected, Payload
+from app.ingest.payload import Expected
 from app.ingest.routes.events import Ingest
 from app.inputs.cloudevents import is_empty, payload_of
 from app.inputs.input_file import CLOUDEVENTS, FieldId, InputSpec
-from app.inputs.values import MESSAGE_ID, Topic, Values
+from app.inputs.origin import Origins
+from app.inputs.values import MESSAGE_ID, Read, Topic, Values
 from dedupe.decide.admission import Admission
 from dedupe.model.clock import Deadline
 from dedupe.model.errors import RetriableError
 from dedupe.model.record import FLAG_ID_ASSIGNED
-from dedupe.model.types import LogRecord
+from dedupe.model.types import LogRecord, with_headers
 from dedupe.submission import Outcomes
 
 CHUNK_RECORDS_MAX, CHUNK_BYTES_MAX = 1_000, 512 * 1024
@@ -62,6 +63,7 @@ class InputAdmission:
         limits = ingest.identifier.limits
         self._limits = JSONLimits(ingest.request_events_max, limits.event_bytes_max)
         self._values = Values(spec, topic, self._limits)
+        self._origins = Origins(spec)
         self._counts = counts
         self._yield_to_others = partial(ingest.scheduler.yield_to_others, f"input {spec.name}")
         self._is_cloudevents = spec.format == CLOUDEVENTS
@@ -78,13 +80,15 @@ class InputAdmission:
             arrival = Arrival(
                 self._spec.source, self._ingest.clock.now_ms(), dialect=DIALECTS[self._is_cloudevents]
             )
-            identified = await self._identify_joined(chunk, arrival)
+            identified = await self._identify_joined(partition, chunk, arrival)
             if identified is None:
                 identified = await self._identify(partition, chunk, arrival)
             outcomes = await self._submit(identified, arrival, partition, chunk[0].offset)
             self._count(chunk, identified, outcomes)
 
-    async def _identify_joined(self, chunk: Sequence[LogRecord], arrival: Arrival) -> Identified | None:
+    async def _identify_joined(
+        self, partition: int, chunk: Sequence[LogRecord], arrival: Arrival
+    ) -> Identified | None:
         """Identify plain events by the native module, as those of one body; None if any is not plain."""
         native = self._ingest.identifier.native
         values = [record.value for record in chunk if record.value]
@@ -97,7 +101,8 @@ class InputAdmission:
         payload = await native.read(body, limits, self._yield_to_others, Expected.EVENTS)
         if payload is None or len(payload.items) != len(values):
             return None
-        identified = await self._take([payload], arrival)
+        read = Read(payload, [record for record in chunk if record.value])
+        identified = await self._take([read], partition, arrival)
         if identified.rejections or any(event.flags & FLAG_ID_ASSIGNED for event in identified.events):
             return None  # what is wrong is quarantined as it is in its record
         return identified
@@ -105,24 +110,46 @@ class InputAdmission:
     async def _identify(self, partition: int, chunk: Sequence[LogRecord], arrival: Arrival) -> Identified:
         await self._yield_to_others(sum(len(record.value) for record in chunk))
         if self._is_cloudevents:
-            payloads = [
-                await payload_of(record, self._limits, self._yield_to_others)
-                for record in chunk
-                if not is_empty(record)
+            full = [record for record in chunk if not is_empty(record)]
+            payloads = [await payload_of(record, self._limits, self._yield_to_others) for record in full]
+            reads = [
+                Read(payload, [record] * len(payload.items))
+                for record, payload in zip(full, payloads, strict=True)
             ]
         else:
-            payloads = list(self._values.payloads(partition, chunk))
-        return await self._take(payloads, arrival)
+            reads = list(self._values.read(partition, chunk))
+        return await self._take(reads, partition, arrival)
 
-    async def _take(self, payloads: Sequence[Payload], arrival: Arrival) -> Identified:
+    async def _take(self, reads: Sequence[Read], partition: int, arrival: Arrival) -> Identified:
         identified = Identified()
-        for payload in payloads:
-            items = self._ingest.identifier.identify(payload, arrival, lossy=identified.lossy)
-            before = identified.work_bytes
-            while identified.take(items, STEP_BYTES):
-                await self._yield_to_others(max(STEP_BYTES, identified.work_bytes - before))
-                before = identified.work_bytes
+        for payload, records in reads:
+            part = Identified(lossy=identified.lossy)
+            items = self._ingest.identifier.identify(payload, arrival, lossy=part.lossy)
+            before = 0
+            while part.take(items, STEP_BYTES):
+                await self._yield_to_others(max(STEP_BYTES, part.work_bytes - before))
+                before = part.work_bytes
+            self._head(part, partition, records)
+            identified.events += part.events
+            identified.rejections += part.rejections
+            identified.quarantined += part.quarantined
         return identified
+
+    def _head(self, part: Identified, partition: int, records: Sequence[LogRecord]) -> None:
+        """Give each event the headers of its record."""
+        by_offset = {record.offset: record for record in records}
+        headers = {at: self._origins.headers_of(partition, record) for at, record in by_offset.items()}
+        if not any(headers.values()):
+            return
+        part.events = [
+            with_headers(event, headers[records[index].offset])
+            for event, index in zip(part.events, part.indexes(), strict=True)
+        ]
+        part.quarantined = [
+            with_headers(event, headers[records[min(rejection.item_index, len(records) - 1)].offset])
+            for rejection in part.rejections
+            for event in rejection.events
+        ]
 
     async def _submit(
         self, identified: Identified, arrival: Arrival, partition: int, first_offset: int

@@ -5,7 +5,7 @@ What cannot be an event becomes a Fragment with the reason, and is quarantined w
 from its bytes and place alone, so a record that is read again is found to be the same.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from app.ingest.deep_json import dumps_any
@@ -31,6 +31,14 @@ class Topic(NamedTuple):
     topic_id: str
 
 
+class Read(NamedTuple):
+    """What records hold."""
+
+    payload: Payload
+    records: Sequence[LogRecord]
+    """By item: the record that has it."""
+
+
 class Values:
     """Reads the values of one input."""
 
@@ -40,14 +48,16 @@ class Values:
         self._topic = topic
         self._limits = limits
 
-    def payloads(self, partition: int, records: Iterable[LogRecord]) -> Iterator[Payload]:
+    def read(self, partition: int, records: Iterable[LogRecord]) -> Iterator[Read]:
         """Yield what records hold, in their order; those without a value hold nothing."""
         if self._spec.format == "batch":
             for record in records:
                 if record.value:
-                    yield self._batch_of(partition, record)
+                    payload = self._batch_of(partition, record)
+                    yield Read(payload, [record] * len(payload.items))
             return
         items: list[object] = []
+        owners: list[LogRecord] = []
         for record in records:
             if not record.value:
                 continue
@@ -58,8 +68,9 @@ class Values:
                 items += [
                     self._event_of(partition, record, line, number) for number, line in enumerate(lines)
                 ]
+            owners += [record] * (len(items) - len(owners))
         if items:
-            yield Payload(items, None, {})
+            yield Read(Payload(items, None, {}), owners)
 
     def _batch_of(self, partition: int, record: LogRecord) -> Payload:
         document = self._document_of(record.value)

@@ -199,6 +199,18 @@ async def test_event_of_both_doors_is_a_duplicate(pair: Pair) -> None:
     assert (await pair.post(event("end")))["Gateway-Duplicates"] == "1"
 
 
+async def headers_in(servers: str, topic: str) -> list[dict[str, bytes]]:
+    """Return the headers of the events of a topic of Kafka."""
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest")
+    await consumer.start()
+    try:
+        found = await consumer.getmany(timeout_ms=2_000)
+        headers = [dict(record.headers) for records in found.values() for record in records]
+        return [each for each in headers if "gw" in each]
+    finally:
+        await consumer.stop()
+
+
 def headers_of(attributes: dict[str, str]) -> Headers:
     return [(f"ce_{name}", text.encode()) for name, text in attributes.items()]
 
@@ -224,6 +236,27 @@ async def test_cloudevents_of_both_doors_and_modes_are_one(pair: Pair) -> None:
     posted = await pair.post(structured, "/v1/cloudevents", **headers)
     assert posted["Gateway-Duplicates"] == "1"
     assert len(await pair.quarantined()) == 1
+
+
+async def test_records_say_where_their_event_comes_from(pair: Pair) -> None:
+    pair.tell(keep_headers=["traceparent"])
+    await pair.create()
+    trace = ("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    sent = [(event("a"), [trace, ("other", b"x")]), (b"no event", []), (event("a", more=1), [trace])]
+    await pair.send_with(*sent)
+    pair.gateway.start()
+    await pair.wait_for({"a"})
+    await pair.wait_for_log("records of an input are in quarantine")
+    (clean,) = await headers_in(pair.servers, pair.clean)
+    assert clean["origin"] == b"raw:%b/0/0" % pair.input.encode()
+    assert int(clean["origin-time"]) > 1_700_000_000_000
+    assert clean["traceparent"] == trace[1]
+    assert "other" not in clean
+    async with asyncio.timeout(60):
+        while len(kept := await headers_in(pair.servers, f"{pair.clean}.quarantine")) < 2:
+            await asyncio.sleep(0.1)
+    origins = {headers["reason"]: headers["origin"].rpartition(b"/")[2] for headers in kept}
+    assert origins == {b"unreadable": b"1", b"conflict": b"2"}
 
 
 async def test_what_is_no_event_is_kept_and_stops_nothing(pair: Pair) -> None:
