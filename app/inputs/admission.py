@@ -5,9 +5,10 @@ InputPartition.run -> **InputAdmission.admit** -> Identifier.identify, Router.su
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass
 from functools import partial
+from typing import Self
 
 import structlog
 
@@ -42,7 +43,7 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Counts:
-    """What became of one input's records since the start."""
+    """What became of the records of one partition since the start, or since the input was resumed."""
 
     records: int = 0
     empty: int = 0
@@ -52,19 +53,24 @@ class Counts:
     conflicts: int = 0
     rejected: int = 0
 
+    @classmethod
+    def total_of(cls, each: Iterable[Self]) -> Self:
+        """Return the sum of some."""
+        rows = list(map(astuple, each))
+        return cls(*map(sum, zip(*rows, strict=True))) if rows else cls()
+
 
 class InputAdmission:
     """Admits the records of one input's topic."""
 
-    def __init__(self, ingest: Ingest, spec: InputSpec, topic: Topic, counts: Counts) -> None:
-        """`counts` is added to."""
+    def __init__(self, ingest: Ingest, spec: InputSpec, topic: Topic) -> None:
+        """Take what requests are admitted by."""
         self._ingest = ingest
         self._spec = spec
         limits = ingest.identifier.limits
         self._limits = JSONLimits(ingest.request_events_max, limits.event_bytes_max)
         self._values = Values(spec, topic, self._limits)
         self._origins = Origins(spec)
-        self._counts = counts
         self._yield_to_others = partial(ingest.scheduler.yield_to_others, f"input {spec.name}")
         self._is_cloudevents = spec.format == CLOUDEVENTS
         self._reads_joined = (
@@ -74,8 +80,8 @@ class InputAdmission:
             and spec.id.field == MESSAGE_ID
         )
 
-    async def admit(self, partition: int, records: Sequence[LogRecord]) -> None:
-        """Return once each event of the records has a verdict in the log."""
+    async def admit(self, partition: int, records: Sequence[LogRecord], counts: Counts) -> None:
+        """Return once each event of the records has a verdict in the log, added to `counts`."""
         for chunk in chunks_of(records):
             arrival = Arrival(
                 self._spec.source, self._ingest.clock.now_ms(), dialect=DIALECTS[self._is_cloudevents]
@@ -84,7 +90,7 @@ class InputAdmission:
             if identified is None:
                 identified = await self._identify(partition, chunk, arrival)
             outcomes = await self._submit(identified, arrival, partition, chunk[0].offset)
-            self._count(chunk, identified, outcomes)
+            self._count(counts, chunk, identified, outcomes)
 
     async def _identify_joined(
         self, partition: int, chunk: Sequence[LogRecord], arrival: Arrival
@@ -179,8 +185,10 @@ class InputAdmission:
                     )
                 await asyncio.sleep(RETRY_S)
 
-    def _count(self, chunk: Sequence[LogRecord], identified: Identified, outcomes: Outcomes) -> None:
-        counts, admissions = self._counts, outcomes.admissions
+    def _count(
+        self, counts: Counts, chunk: Sequence[LogRecord], identified: Identified, outcomes: Outcomes
+    ) -> None:
+        admissions = outcomes.admissions
         counts.records += len(chunk)
         is_nothing = is_empty if self._is_cloudevents else _has_no_value
         counts.empty += sum(map(is_nothing, chunk))

@@ -12,17 +12,23 @@ import structlog
 
 from app.ingest.routes.events import Ingest
 from app.inputs.admission import Counts, InputAdmission
+from app.inputs.control import InputControl
 from app.inputs.input_file import InputSpec
 from app.inputs.notes import FirstStart, InputNotes
 from app.inputs.partition import RETRY_S, InputPartition, InputStoppedError, Place
+from app.inputs.seeks import Seeks, SeekTo
 from app.inputs.values import Topic
 from dedupe.cluster.input_shares import InputShares
 from dedupe.model.errors import ConfigurationError, RetriableError
+from dedupe.model.types import Offset
 from dedupe.storage.input_log import InputLog
 from dedupe.storage.log import LogStore
 
 PARTITIONS_POLL_S = 30.0
 """Between two looks for partitions that were added to a topic."""
+
+CONTROL_POLL_S = 1.0
+"""Between two looks at what operators have told."""
 
 SHARES_POLL_S = 0.1
 """Between two looks at what this process is to read."""
@@ -35,11 +41,18 @@ class Input:
     """One input, as it stands."""
 
     spec: InputSpec
-    counts: Counts = field(default_factory=Counts)
+    control: InputControl
+    counts: dict[int, Counts] = field(default_factory=dict)
+    """By partition, of those that this process has read."""
     partitions: dict[int, InputPartition] = field(default_factory=dict)
     """Those that this process reads, by number."""
     stopped: str | None = None
-    """Why it is not read any more, one sentence."""
+    """Why it is not read until it is resumed, one sentence."""
+
+    @property
+    def total(self) -> Counts:
+        """The counts of all partitions."""
+        return Counts.total_of(self.counts.values())
 
 
 class Inputs:
@@ -70,7 +83,7 @@ class Inputs:
             shares: which partitions are read by this process.
             own_ids: returns the ids of the topics that this gateway writes; raises RetriableError.
         """
-        self.inputs = [Input(spec) for spec in specs]
+        self.inputs = [Input(spec, InputControl(store, topic, spec.name)) for spec in specs]
         self._open_log = open_log
         self._ingest = ingest
         self._store = store
@@ -79,36 +92,87 @@ class Inputs:
         self._shares = shares
         self._own_ids = own_ids
 
+    def by_name(self, name: str) -> Input | None:
+        """Return an input, None if there is none of that name."""
+        return next((each for each in self.inputs if each.spec.name == name), None)
+
     async def run(self) -> None:
         """Read all inputs until cancelled; one that stops leaves the others alone."""
         async with asyncio.TaskGroup() as running:
             for each in self.inputs:
                 running.create_task(self._run(each))
 
-    async def _run(self, each: Input) -> None:
+    async def seek(
+        self, each: Input, to: SeekTo, partition: int | None, *, reads_past_window: bool
+    ) -> dict[int, Offset]:
+        """Have partitions read on elsewhere; see Seeks."""
         log = self._open_log(each.spec)
+        seeks = Seeks(each.spec, log, each.control, self._group_of(each))
+        since_ms = self._ingest.clock.now_ms() - round(self._window_s * 1000)
         try:
-            await self._read(each, log)
-        except* (InputStoppedError, ConfigurationError) as group:
-            errors: BaseException = group
-            while isinstance(errors, BaseExceptionGroup):
-                errors = errors.exceptions[0]
-            each.stopped = str(errors)
-            self._shares.stop(each.spec.name)
-            logger.error("an input is stopped", input=each.spec.name, reason=each.stopped)
+            return await seeks.seek(to, partition, since_ms=since_ms, reads_past_window=reads_past_window)
         finally:
             log.close()
 
+    async def _run(self, each: Input) -> None:
+        while True:
+            log = self._open_log(each.spec)
+            try:
+                await self._read(each, log)
+            except* (InputStoppedError, ConfigurationError) as group:
+                errors: BaseException = group
+                while isinstance(errors, BaseExceptionGroup):
+                    errors = errors.exceptions[0]
+                each.stopped = str(errors)
+            finally:
+                log.close()
+            self._shares.stop(each.spec.name)
+            logger.error("an input is stopped", input=each.spec.name, reason=each.stopped)
+            resumes = each.control.told.resumes
+            while each.control.told.resumes == resumes:
+                await asyncio.sleep(CONTROL_POLL_S)
+                await self._look(each)
+            each.stopped = None
+            each.counts = {}
+            each.partitions = {}
+            self._shares.resume(each.spec.name)
+            logger.warning("an input is resumed", input=each.spec.name)
+
+    async def _look(self, each: Input) -> bool:
+        """Learn what operators have told; False if nobody knows now."""
+        try:
+            await each.control.look()
+        except RetriableError as err:
+            logger.debug("what is told of an input is not known now", input=each.spec.name, error=str(err))
+            return False
+        return True
+
+    async def _look_until_known(self, each: Input) -> None:
+        is_known = False
+        while not is_known:
+            is_known = await self._look(each)
+            await asyncio.sleep(0 if is_known else RETRY_S)
+
+    async def _follow(self, each: Input) -> None:
+        while True:
+            await asyncio.sleep(CONTROL_POLL_S)
+            await self._look(each)
+
+    def _group_of(self, each: Input) -> str:
+        return f"gateway-{self._topic}-input-{each.spec.name}"
+
     async def _read(self, each: Input, log: InputLog) -> None:
         """Read the partitions that are this process's, those that are added later, too."""
+        await self._look_until_known(each)
         topic = await self._topic_of(each, log)
         notes = InputNotes(self._store, self._topic, each.spec.name)
         partitions = await self._partitions_of(each, log)
         first = await self._first_start(each, notes, FirstStart(topic.topic_id, partitions))
-        admission = InputAdmission(self._ingest, each.spec, topic, each.counts)
+        admission = InputAdmission(self._ingest, each.spec, topic)
         readers: dict[int, asyncio.Task[None]] = {}
         looked_at = self._ingest.clock.monotonic()
         async with asyncio.TaskGroup() as running:
+            running.create_task(self._follow(each))
             while True:
                 if self._ingest.clock.monotonic() - looked_at >= PARTITIONS_POLL_S:
                     partitions = await self._partitions_of(each, log)
@@ -120,7 +184,7 @@ class Inputs:
                 for number in sorted(mine - readers.keys()):
                     place = Place(
                         each.spec,
-                        f"gateway-{self._topic}-input-{each.spec.name}",
+                        self._group_of(each),
                         topic.topic_id,
                         number,
                         self._window_s,
@@ -130,8 +194,9 @@ class Inputs:
                         place,
                         log,
                         notes,
+                        each.control,
                         admission,
-                        each.counts,
+                        each.counts.setdefault(number, Counts()),
                         clock=self._ingest.clock,
                         may_commit=lambda: self._shares.is_heard,
                     )

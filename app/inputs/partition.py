@@ -12,6 +12,7 @@ from typing import NamedTuple
 import structlog
 
 from app.inputs.admission import CHUNK_RECORDS_MAX, Counts, InputAdmission
+from app.inputs.control import InputControl
 from app.inputs.input_file import InputSpec
 from app.inputs.notes import InputNotes
 from dedupe.model.clock import Clock
@@ -24,6 +25,9 @@ COMMIT_S = 1.0
 
 RENEWAL_S = 3600.0
 """An offset is committed again after it: Kafka deletes those of groups without members after a week."""
+
+PAUSE_POLL_S = 0.5
+"""Between two looks whether a pause is over."""
 
 LOOK_S = 10.0
 """Between two looks at the end of the topic, which tell how much is left to read."""
@@ -64,6 +68,7 @@ class InputPartition:
         place: Place,
         log: InputLog,
         notes: InputNotes,
+        control: InputControl,
         admission: InputAdmission,
         counts: Counts,
         *,
@@ -75,16 +80,21 @@ class InputPartition:
         self._spec = place.spec
         self._log = log
         self._notes = notes
+        self._control = control
+        self._seek = 0  # the number of the last one that was done
         self._may_commit = may_commit
         self._admission = admission
-        self._counts = counts
+        self.counts = counts
         self._clock = clock
         self.position: Offset | None = None
         """Behind the last record whose events all have a verdict; None until it is known where to begin."""
         self.committed: Offset | None = None
         self.end: Offset | None = None
         """The end of committed records, as last seen; None until it is known."""
+        self.records_per_s: float | None = None
+        """How many records were read a second between the last two looks at the end; None until then."""
         self._committed_at = self._looked_at = 0.0
+        self._looked_records = counts.records
 
     async def run(self) -> None:
         """Read until cancelled, then commit once more. Raises InputStoppedError: it must not be read on."""
@@ -117,20 +127,31 @@ class InputPartition:
         }
 
     async def _read_on(self) -> None:
-        """Read from the position on, after a proof that it still is one of this topic."""
+        """Read from the position on, after a proof that it is one of this topic, until the next seek."""
         await self._check_topic()
         self.position = await self._checked(self.position)
         reader = self._log.reader(self._spec.topic, self._place.partition, self.position)
         try:
             while True:
-                records = await reader.poll(CHUNK_RECORDS_MAX)
-                await self._admission.admit(self._place.partition, records)
-                self.position = reader.position
-                self._check_conflicts()
+                if self._is_sought:
+                    self.position = self.committed = None
+                    return
+                if self._control.told.is_paused:
+                    await asyncio.sleep(PAUSE_POLL_S)
+                else:
+                    records = await reader.poll(CHUNK_RECORDS_MAX)
+                    await self._admission.admit(self._place.partition, records, self.counts)
+                    self.position = reader.position
+                    self._check_conflicts()
                 await self._commit_if_due()
                 await self._look_at_end_if_due()
         finally:
             reader.close()
+
+    @property
+    def _is_sought(self) -> bool:
+        seek = self._control.told.seeks.get(self._place.partition)
+        return seek is not None and seek.number > self._seek
 
     async def _check_topic(self) -> None:
         topic_id = await self._log.topic_id(self._spec.topic)
@@ -144,15 +165,15 @@ class InputPartition:
         """Return where to read on: a position, else what is committed or told. Raises InputStoppedError."""
         spec, partition = self._spec, self._place.partition
         start, end = await self._log.bounds(spec.topic, partition)
-        self.end, self._looked_at = end, self._clock.monotonic()
+        self.end, self._looked_at, self._looked_records = end, self._clock.monotonic(), self.counts.records
         may_repeat = False
         if position is None:
             position, may_repeat = await self._begin(start, end)
         if position < start:
             raise InputStoppedError(
                 f"partition {partition} of {spec.topic} has lost its records {position} to {start - 1} "
-                "before they were read: they have expired or were deleted; commit another offset for the "
-                "group to go on without them"
+                "before they were read: they have expired or were deleted; gateway inputs "
+                "seek and resume go on without them"
             )
         if position > end:
             raise InputStoppedError(
@@ -175,13 +196,18 @@ class InputPartition:
         spec, partition = self._spec, self._place.partition
         committed = await self._log.committed(self._place.group, spec.topic)
         found = committed.get(partition)
+        if found is not None and found.topic_id not in {"", self._place.topic_id}:
+            raise InputStoppedError(
+                f"topic {spec.topic} was made anew: offset {found.offset} of partition {partition} "
+                f"belongs to the topic of id {found.topic_id}, and this has {self._place.topic_id}; "
+                "to read the new one, give the input another name"
+            )
+        seek = self._control.told.seeks.get(partition)
+        if seek is not None:
+            self._seek = seek.number
+            if found is None or (found.topic_id and found.seek < seek.number):
+                return seek.offset, not seek.reads_past_window
         if found is not None:
-            if found.topic_id not in {"", self._place.topic_id}:
-                raise InputStoppedError(
-                    f"topic {spec.topic} was made anew: offset {found.offset} of partition {partition} "
-                    f"belongs to the topic of id {found.topic_id}, and this has {self._place.topic_id}; "
-                    "to read the new one, give the input another name"
-                )
             return found.offset, not found.topic_id
         begin = await self._notes.begin(partition)
         if begin is not None:
@@ -197,12 +223,12 @@ class InputPartition:
         return await self._notes.note_begin(partition, start if is_earliest else end), is_earliest
 
     def _check_conflicts(self) -> None:
-        counts = self._counts
+        counts = self.counts
         events = counts.accepted + counts.duplicates + counts.conflicts
         if events >= CONFLICTS_AMONG and counts.conflicts > CONFLICTS_SHARE_MAX * events:
             raise InputStoppedError(
-                f"{counts.conflicts} of {events} events of topic {self._spec.topic} are conflicts: "
-                "their ids do not name events; see the rule of ids"
+                f"{counts.conflicts} of {events} events of partition {self.number} of {self._spec.topic} "
+                "are conflicts: their ids do not name events; see the rule of ids"
             )
 
     @property
@@ -216,10 +242,13 @@ class InputPartition:
         return None if self.position is None or self.end is None else max(0, self.end - self.position)
 
     async def _look_at_end_if_due(self) -> None:
-        if (now := self._clock.monotonic()) - self._looked_at >= LOOK_S:
-            self._looked_at = now
-            with suppress(RetriableError):  # the reader tells
-                _, self.end = await self._log.bounds(self._spec.topic, self._place.partition)
+        passed_s = (now := self._clock.monotonic()) - self._looked_at
+        if passed_s < LOOK_S:
+            return
+        self.records_per_s = (self.counts.records - self._looked_records) / passed_s
+        self._looked_at, self._looked_records = now, self.counts.records
+        with suppress(RetriableError):  # the reader tells
+            _, self.end = await self._log.bounds(self._spec.topic, self._place.partition)
 
     async def _commit_if_due(self) -> None:
         """Commit the position, which is behind verdicts alone. What cannot be committed is read again."""
@@ -238,6 +267,6 @@ class InputPartition:
         if position is None or not self._may_commit():
             return
         self._committed_at = self._clock.monotonic()
-        offset = CommittedOffset(position, self._place.topic_id)
+        offset = CommittedOffset(position, self._place.topic_id, self._seek)
         await self._log.commit(self._place.group, self._spec.topic, self._place.partition, offset)
         self.committed = position

@@ -22,7 +22,10 @@ class InputShares(Protocol):
         """Say that this process can read an input, of so many partitions."""
 
     def stop(self, name: str) -> None:
-        """Say that an input must not be read, by no worker until this one is restarted."""
+        """Say that an input must not be read, by no worker, until `resume` or a restart."""
+
+    def resume(self, name: str) -> None:
+        """Undo `stop`."""
 
     def is_mine(self, name: str, partition: int) -> bool:
         """Whether this process is to read a partition, as far as it knows."""
@@ -41,6 +44,9 @@ class LoneShares:
         """Nobody else asks."""
 
     def stop(self, name: str) -> None:
+        """Nobody else asks."""
+
+    def resume(self, name: str) -> None:
         """Nobody else asks."""
 
     def is_mine(self, _name: str, _partition: int) -> bool:
@@ -67,6 +73,10 @@ class GroupShares:
 
     def stop(self, name: str) -> None:
         self._stopped.add(name)
+        self.rejoin()
+
+    def resume(self, name: str) -> None:
+        self._stopped.discard(name)
         self.rejoin()
 
     def is_mine(self, name: str, partition: int) -> bool:

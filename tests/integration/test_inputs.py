@@ -364,3 +364,53 @@ async def test_conflicts_stop_an_input(pair: Pair) -> None:
     assert row["conflicts"] > 50
     page = (await asyncio.to_thread(httpx.get, f"{pair.gateway.admin_url}/metrics")).text
     assert f'gateway_input_stopped{{input="{row["input"]}"}} 1.0' in page
+
+
+async def told(pair: Pair, *arguments: str) -> tuple[int, str]:
+    """Return what a command on inputs answers."""
+    done = await asyncio.to_thread(cli, pair.gateway, "inputs", *arguments, "--url", pair.gateway.admin_url)
+    return done.returncode, (done.stdout + done.stderr).decode()
+
+
+async def test_operators_pause_resume_and_seek(pair: Pair) -> None:
+    await pair.create()
+    ids = [f"m-{number}" for number in range(100)]
+    await pair.send(records_of([event(each) for each in ids]))
+    pair.gateway.start()
+    await pair.wait_for(set(ids))
+    assert await told(pair, "pause", "raw") == (0, "gateway: raw is paused\n")
+    pair.gateway.kill()
+    pair.gateway.start()
+    await pair.send(records_of([event("later")]), 0)
+    assert await told(pair, "seek", "raw", "--to", "earliest") == (
+        0,
+        "gateway: partition 0 is read on from offset 0\ngateway: partition 1 is read on from offset 0\n",
+    )
+    assert "has the offsets 0 to 50" in (await told(pair, "seek", "raw", "--partition", "1", "--to", "51"))[1]
+    assert "there is no input no" in (await told(pair, "pause", "no"))[1]
+    assert len(await pair.stored()) == len(ids)
+    assert (await told(pair, "resume", "raw"))[0] == 0
+    found = await pair.wait_for({*ids, "later"})
+    async with asyncio.timeout(60):
+        while await pair.committed() != {0: 51, 1: 50}:
+            await asyncio.sleep(0.1)
+    assert Counter(each.message_id for each in found) == Counter([*ids, "later"])
+    code, listed = await told(pair, "list", "--partitions", "-o", "json")
+    rows = [json.loads(line) for line in listed.splitlines()]
+    assert code == 0
+    assert [(row["input"], row["partition"], row["records"], row["duplicates"]) for row in rows] == [
+        ("raw", 0, 51, 50),
+        ("raw", 1, 50, 50),
+    ]
+
+
+async def test_stopped_input_reads_on_when_it_is_resumed(pair: Pair) -> None:
+    await pair.create()
+    await pair.send(records_of([event("a"), event("b"), event("c")]), 0)
+    await delete_records(pair.servers, pair.input, {0: 1})
+    await pair.reset_to({0: 0, 1: 0})
+    pair.gateway.start()
+    await pair.wait_for_log("has lost its records 0 to 0")
+    assert (await told(pair, "seek", "raw", "--to", "earliest"))[0] == 0
+    assert (await told(pair, "resume", "raw"))[0] == 0
+    await pair.wait_for({"b", "c"})

@@ -18,10 +18,12 @@ from app.ingest.event_limits import EventLimits
 from app.ingest.identify import Identifier
 from app.ingest.routes.events import Ingest
 from app.inputs.input_file import InputSpec
-from app.inputs.inputs import Inputs
+from app.inputs.inputs import Input, Inputs
+from app.inputs.seeks import SeekRefusedError, SeekTo
 from dedupe.cluster.input_shares import InputShares, LoneShares
 from dedupe.model.types import Offset
 from dedupe.router import Router
+from dedupe.storage.input_log import CommittedOffset
 from tests.sim.seeds import each_seed
 from tests.sim.world import CLEAN, QUARANTINE, SOURCE, World
 from tests.support.sim.faults import SimFaults
@@ -248,3 +250,145 @@ async def test_partition_that_is_added_is_read_from_its_first_record_on() -> Non
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     await world.crash()
+
+
+class Running:
+    """A process that reads the input, and others after it on the same disk and log."""
+
+    def __init__(self, world: World, cluster: SimInputs) -> None:
+        self.world, self.cluster = world, cluster
+
+    async def start(self, **fields: object) -> None:
+        self.inputs = inputs_of(self.world, await self.world.start(), self.cluster, None, **fields)
+        self.reading = asyncio.ensure_future(self.inputs.run())
+
+    async def crash(self) -> None:
+        self.reading.cancel()
+        await asyncio.gather(self.reading, return_exceptions=True)
+        await self.world.crash()
+
+    async def restart(self, **fields: object) -> None:
+        await self.crash()
+        await self.start(**fields)
+
+    @property
+    def input(self) -> Input:
+        return self.inputs.inputs[0]
+
+    async def seek(self, to: SeekTo, partition: int | None = None, *, past_window: bool = False) -> None:
+        await self.inputs.seek(self.input, to, partition, reads_past_window=past_window)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(600):
+            while not holds():
+                assert not self.reading.done()
+                await asyncio.sleep(0.1)
+
+    async def read_all(self) -> None:
+        """Wait until all is read and committed."""
+        ends = {number: len(records) for number, records in enumerate(self.cluster.records)}
+        await self.until(lambda: {n: at.offset for n, at in self.cluster.offsets.items()} == ends)
+
+
+async def test_paused_input_reads_nothing_on_through_restarts_until_it_is_resumed() -> None:
+    world = World()
+    cluster, ids = filled(world, Random(1), failing=0)
+    running = Running(world, cluster)
+    await running.start()
+    await running.read_all()
+    await running.input.control.pause()
+    await asyncio.sleep(5)  # what was under way
+    cluster.append(0, event("later"), world.clock.now_ms())
+    for _ in range(2):
+        await asyncio.sleep(30)
+        assert "later" not in stored(world)
+        assert running.input.control.told.is_paused
+        await running.restart()
+    await running.input.control.resume()
+    await running.until(lambda: "later" in stored(world))
+    assert stored(world) == Counter([*ids, "later"])
+    await running.crash()
+
+
+async def test_seek_is_done_once_and_stores_nothing_twice() -> None:
+    world = World()
+    cluster, ids = filled(world, Random(1), failing=0)
+    running = Running(world, cluster)
+    await running.start()
+    await running.read_all()
+    before = running.input.total.records
+    await running.seek("earliest")
+    await running.until(lambda: running.input.total.records == 2 * before)
+    await running.read_all()
+    await running.restart()
+    await asyncio.sleep(30)
+    assert running.input.total.records == 0, "it was done before the restart"
+    assert stored(world) == Counter(ids)
+    await running.input.control.pause()
+    await asyncio.sleep(5)
+    await running.seek(3, 1)
+    await running.restart()
+    await running.input.control.resume()
+    await running.until(lambda: running.input.total.records == len(cluster.records[1]) - 3)
+    await running.crash()
+
+
+async def test_seek_past_the_window_is_refused_when_it_is_told_and_when_it_is_done() -> None:
+    world = World()
+    cluster, _ = filled(world, Random(1), failing=0, partitions=1)
+    running = Running(world, cluster)
+    await running.start()
+    await running.read_all()
+    await running.input.control.pause()
+    await asyncio.sleep(5)
+    await running.seek("earliest")
+    world.clock.ms += round(WINDOW_S * 1000) + 1
+    with pytest.raises(SeekRefusedError, match="older than the window"):
+        await running.seek("earliest")
+    await running.input.control.resume()
+    await running.until(lambda: running.input.stopped is not None)
+    assert "older than the window" in str(running.input.stopped)
+    await running.seek("latest")
+    await running.input.control.resume()
+    await running.until(lambda: running.input.stopped is None)
+    await running.read_all()
+    await running.seek(0, 0, past_window=True)
+    await running.until(lambda: running.input.total.records == len(cluster.records[0]))
+    await running.crash()
+
+
+@pytest.mark.parametrize(
+    ("to", "partition", "sentence"),
+    [(0, None, "name the partition"), (0, 9, "has 2 partitions"), (10**6, 0, "has the offsets 0 to")],
+)
+async def test_seek_to_no_place_is_refused(to: SeekTo, partition: int | None, sentence: str) -> None:
+    world = World()
+    running = Running(world, filled(world, Random(1), failing=0)[0])
+    await running.start()
+    with pytest.raises(SeekRefusedError, match=sentence):
+        await running.seek(to, partition)
+    await running.crash()
+
+
+async def test_reset_by_another_program_counts_until_the_next_seek() -> None:
+    world = World()
+    cluster, _ = filled(world, Random(1), failing=0, partitions=1)
+    running = Running(world, cluster)
+    await running.start()
+    await running.read_all()
+    await running.seek("earliest")
+    await running.until(lambda: running.input.total.records == 2 * len(cluster.records[0]))
+    await running.read_all()
+    await running.crash()
+    cluster.offsets[0] = CommittedOffset(5, "")
+    await running.start()
+    await running.until(lambda: running.input.total.records == len(cluster.records[0]) - 5)
+    await running.read_all()
+    await running.crash()
+    cluster.offsets[0] = CommittedOffset(10**6, "")
+    await running.start()
+    await running.until(lambda: running.input.stopped is not None)
+    await running.seek(7, 0)
+    await running.input.control.resume()
+    await running.until(lambda: running.input.total.records == len(cluster.records[0]) - 7)
+    await running.crash()
