@@ -30,6 +30,16 @@ class InputCollector(ScrapedCollector):
         empty = CounterMetricFamily(
             "gateway_input_empty_records", "Records of inputs without a value, skipped", labels=labels
         )
+        misdelivered = CounterMetricFamily(
+            "gateway_input_misdelivered",
+            "Times that other records of inputs were delivered than the next ones",
+            labels=labels,
+        )
+        throttled = CounterMetricFamily(
+            "gateway_input_throttled_seconds",
+            "Seconds that inputs paused since their events_per_s was used up",
+            labels=labels,
+        )
         events = CounterMetricFamily(
             "gateway_input_events", "Events of inputs by verdict", labels=[*labels, "result"]
         )
@@ -50,6 +60,8 @@ class InputCollector(ScrapedCollector):
                 place, counts = [name, str(number)], asdict(of_partition)
                 records.add_metric(place, counts.pop("records"))
                 empty.add_metric(place, counts.pop("empty"))
+                misdelivered.add_metric(place, counts.pop("misdelivered"))
+                throttled.add_metric(place, counts.pop("throttled_s"))
                 for result, count in counts.items():
                     events.add_metric([*place, result], count)
             stopped.add_metric([name], each.stopped is not None)
@@ -57,7 +69,7 @@ class InputCollector(ScrapedCollector):
             for partition in each.partitions.values():
                 if partition.lag is not None:
                     lag.add_metric([name, str(partition.number)], partition.lag)
-        yield from (records, empty, events, stopped, paused, lag)
+        yield from (records, empty, misdelivered, throttled, events, stopped, paused, lag)
 
 
 def add_inputs(app: FastAPI, inputs: Inputs | None, ingest_loop: IngestLoop) -> None:

@@ -52,6 +52,15 @@ class Counts:
     duplicates: int = 0
     conflicts: int = 0
     rejected: int = 0
+    misdelivered: int = 0
+    """How often the client delivered other records than the next ones."""
+    throttled_s: float = 0.0
+    """How long reading paused since events_per_s was used up."""
+
+    @property
+    def events(self) -> int:
+        """The number of events of all verdicts."""
+        return self.accepted + self.duplicates + self.conflicts + self.rejected
 
     @classmethod
     def total_of(cls, each: Iterable[Self]) -> Self:

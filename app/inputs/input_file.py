@@ -78,6 +78,8 @@ class InputSpec(BaseModel):
     id: IdRule | None = None
     """None for CloudEvents alone."""
     format: Literal["event", "batch", "ndjson", "cloudevents"] = "event"
+    events_per_s: Annotated[float, Field(gt=0)] | None = None
+    """Of all partitions together, each has an equal part of it; None: no limit."""
     origin: bool = True
     """Whether records say where their event comes from."""
     keep_headers: list[Annotated[str, StringConstraints(min_length=1, max_length=249)]] = []

@@ -187,6 +187,7 @@ class Inputs:
                         self._group_of(each),
                         topic.topic_id,
                         number,
+                        partitions,
                         self._window_s,
                         is_younger=number >= first.partitions,
                     )

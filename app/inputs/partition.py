@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import structlog
 
+from app.auth.quotas import Bucket
 from app.inputs.admission import CHUNK_RECORDS_MAX, Counts, InputAdmission
 from app.inputs.control import InputControl
 from app.inputs.input_file import InputSpec
@@ -18,13 +19,16 @@ from app.inputs.notes import InputNotes
 from dedupe.model.clock import Clock
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.types import Offset
-from dedupe.storage.input_log import CommittedOffset, InputLog
+from dedupe.storage.input_log import CommittedOffset, InputLog, InputReader
 
 COMMIT_S = 1.0
 """Between two commits of offsets: a killed gateway reads the records of this time again."""
 
 RENEWAL_S = 3600.0
 """An offset is committed again after it: Kafka deletes those of groups without members after a week."""
+
+POLL_S_MAX = 60.0
+"""For an answer of the client, whose own limits are shorter: one that hangs is replaced."""
 
 PAUSE_POLL_S = 0.5
 """Between two looks whether a pause is over."""
@@ -55,6 +59,8 @@ class Place(NamedTuple):
     group: str
     topic_id: str
     partition: int
+    partitions: int
+    """How many there are."""
     window_s: float
     is_younger: bool
     """Whether it was added to the topic after a gateway first read that."""
@@ -81,6 +87,8 @@ class InputPartition:
         self._log = log
         self._notes = notes
         self._control = control
+        rate = None if self._spec.events_per_s is None else self._spec.events_per_s / place.partitions
+        self._pace = None if rate is None else Bucket(rate, max(1.0, rate), clock.monotonic())
         self._seek = 0  # the number of the last one that was done
         self._may_commit = may_commit
         self._admission = admission
@@ -136,17 +144,44 @@ class InputPartition:
                 if self._is_sought:
                     self.position = self.committed = None
                     return
-                if self._control.told.is_paused:
-                    await asyncio.sleep(PAUSE_POLL_S)
+                if pause_s := self._pause_s():
+                    await asyncio.sleep(pause_s)
                 else:
-                    records = await reader.poll(CHUNK_RECORDS_MAX)
-                    await self._admission.admit(self._place.partition, records, self.counts)
-                    self.position = reader.position
-                    self._check_conflicts()
+                    await self._read_next(reader)
                 await self._commit_if_due()
                 await self._look_at_end_if_due()
         finally:
             reader.close()
+
+    def _pause_s(self) -> float:
+        """Return how long to read nothing."""
+        if self._control.told.is_paused:
+            return PAUSE_POLL_S
+        if self._pace is None:
+            return 0.0
+        pause_s = min(PAUSE_POLL_S, self._pace.wait_s(1, self._clock.monotonic()))
+        self.counts.throttled_s += pause_s
+        return pause_s
+
+    async def _read_next(self, reader: InputReader) -> None:
+        """Read on, until what was read has verdicts. Raises RetriableError: read anew from the position."""
+        position = self.position or 0
+        try:
+            async with asyncio.timeout(POLL_S_MAX):
+                records = await reader.poll(CHUNK_RECORDS_MAX)
+        except TimeoutError as err:
+            raise RetriableError(f"no answer of the client in {POLL_S_MAX:g} s") from err
+        for record in records:
+            if record.offset < position:
+                self.counts.misdelivered += 1
+                raise RetriableError(f"offset {record.offset} was delivered again, behind {position}")
+            position = record.offset + 1
+        before = self.counts.events
+        await self._admission.admit(self._place.partition, records, self.counts)
+        self.position = reader.position
+        if self._pace is not None:
+            self._pace.take(self.counts.events - before)
+        self._check_conflicts()
 
     @property
     def _is_sought(self) -> bool:

@@ -115,6 +115,7 @@ async def test_events_are_stored_once_through_all_faults(seed: int) -> None:
     )
     cluster, ids = filled(world, rng, failing=0.1)
     cluster.on_commit = behind_verdicts(world, cluster)
+    cluster.misdelivering, cluster.hanging = 0.05, 0.01
     for crash in range(CRASHES + 1):
         router = world.boot()
         inputs = inputs_of(world, router, cluster)
@@ -391,4 +392,31 @@ async def test_reset_by_another_program_counts_until_the_next_seek() -> None:
     await running.seek(7, 0)
     await running.input.control.resume()
     await running.until(lambda: running.input.total.records == len(cluster.records[0]) - 7)
+    await running.crash()
+
+
+async def test_client_that_hangs_or_delivers_again_is_replaced_and_counted() -> None:
+    world = World()
+    cluster, ids = filled(world, Random(1), failing=0)
+    cluster.misdelivering, cluster.hanging = 0.2, 0.1
+    running = Running(world, cluster)
+    await running.start()
+    await running.read_all()
+    assert running.input.total.misdelivered > 0
+    assert running.input.total.records == sum(map(len, cluster.records)), "each was taken once"
+    assert stored(world) == Counter(ids)
+    await running.crash()
+
+
+async def test_input_with_a_limit_pauses_and_loses_nothing() -> None:
+    world = World()
+    cluster, ids = filled(world, Random(1), failing=0)
+    running = Running(world, cluster)
+    began_at = asyncio.get_running_loop().time()
+    await running.start(events_per_s=2.0)
+    await running.read_all()
+    fewest = min(map(len, cluster.records))
+    assert asyncio.get_running_loop().time() - began_at >= fewest - 10, "a partition has 1 event a second"
+    assert running.input.total.throttled_s > 0
+    assert stored(world) == Counter(ids)
     await running.crash()

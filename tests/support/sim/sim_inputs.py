@@ -22,6 +22,8 @@ class SimInputs:
         """`failing`: how likely a request fails."""
         self.rng = rng
         self.failing = failing
+        self.misdelivering = self.hanging = 0.0
+        """How likely an answer has records that were delivered before, or never comes."""
         self.id: str | None = "1" * 32
         self.records: list[list[LogRecord]] = [[] for _ in range(partitions)]
         self.first: list[Offset] = [0] * partitions
@@ -103,6 +105,10 @@ class SimInputReader:
     async def poll(self, records_max: int) -> Sequence[LogRecord]:
         await self._inputs.fail_or_wait()
         count = self._inputs.rng.randint(1, min(records_max, 9))
+        if self._inputs.rng.random() < self._inputs.hanging:
+            await asyncio.Event().wait()
+        if self.position and self._inputs.rng.random() < self._inputs.misdelivering:
+            return self._inputs.records[self._partition][self.position - 1 : self.position + count]
         records = self._inputs.records[self._partition][self.position : self.position + count]
         if not records:
             await asyncio.sleep(WAIT_S)
