@@ -142,7 +142,7 @@ class Inputs:
         """Learn what operators have told; False if nobody knows now."""
         try:
             await each.control.look()
-        except RetriableError as err:
+        except (RetriableError, ConfigurationError) as err:
             logger.debug("what is told of an input is not known now", input=each.spec.name, error=str(err))
             return False
         return True
