@@ -10,7 +10,7 @@ routes.post_events -> **Router.submit** -> Lane.submit -> admit -> PartitionLog.
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from dedupe.decide.admission import Admission
+from dedupe.decide.admission import Admission, counts_of
 from dedupe.decide.rejection import QUARANTINE_REASONS
 from dedupe.decide.sessions import SessionState
 from dedupe.metrics import AnswerCounts, Tally
@@ -149,7 +149,7 @@ class Router:
         total = len(events) + len(rejected)
         split = parts_of_each if has_several_sources else parts_of
         parts = split(self.routes, events, received_ms, deadline)
-        rejected_parts = split(self.quarantine_routes, rejected, received_ms, deadline)
+        rejected_parts = split(self.quarantine_routes, rejected, received_ms, deadline) if rejected else []
         self.in_flight += total
         try:
             await self._await_capacity([*parts, *rejected_parts], deadline)
@@ -210,7 +210,7 @@ class Router:
         deadline: Deadline,
     ) -> None:
         """Commit the rejected and the conflicting events to the quarantine topic."""
-        if not rejected and not any(kind in outcomes.admissions for kind in QUARANTINE_REASONS):
+        if not rejected and QUARANTINE_REASONS.keys().isdisjoint(counts_of(outcomes.admissions)):
             return
         quarantined = [event for part in rejected for event in part.submission.events]
         quarantined += [

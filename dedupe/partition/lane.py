@@ -273,7 +273,8 @@ class Lane:
                 self._maintenance.note_answer()
             # A batch of duplicates has waited for nothing: a queue of them would block the event loop.
             pause_s = 0.0 if committed is None else self._log.pause_after_append_s
-            await asyncio.sleep(min(pause_s, PAUSE_S_MAX))
+            if pause_s or self.queue.events:
+                await asyncio.sleep(min(pause_s, PAUSE_S_MAX))
             if pause_s > PAUSE_S_MAX:
                 await self._wait_for_log()
 
@@ -289,10 +290,10 @@ class Lane:
         while True:
             if self._maintenance.is_due and not self._is_draining:
                 self._maintenance.run()
-            self._refusals.refuse_expired()
-            batch = self.queue.take_batch()
-            if batch.events:
-                return batch
+            if self.queue.events:
+                self._refusals.refuse_expired()
+                if (batch := self.queue.take_batch()).events:
+                    return batch
             if self._is_draining:
                 return None
             self._wake.clear()

@@ -14,7 +14,7 @@ mod gateway_native {
     #[pymodule_export]
     use super::document::{Deployment, Document, PlainFields, Request};
     #[pymodule_export]
-    use super::record_batch::encode;
+    use super::record_batch::encode_records;
     #[pymodule_export]
     use super::record_reader::{Decoder, Fetched, Records};
 

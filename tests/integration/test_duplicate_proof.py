@@ -13,7 +13,7 @@ import pytest
 from dedupe.model.identity import KEY_BYTES
 from dedupe.model.types import Entry
 from dedupe.storage.rocksdb.database import Database
-from dedupe.storage.rocksdb.format import ENTRY, decode_entry
+from dedupe.storage.rocksdb.format import ENTRY, decode_entries
 from tests.fault.conftest import kafka_log
 from tests.support.constants import IMPATIENT, Constants
 from tests.support.gateway import Gateway
@@ -50,7 +50,9 @@ def index_of(gateway: Gateway) -> Database:
 
 def entries_in(index: Database) -> dict[bytes, Entry]:
     rows = cast(Iterable[tuple[bytes, bytes]], index.entries.items())
-    return {key: decode_entry(value) for key, value in rows if len(key) == KEY_BYTES}
+    stored = {key: value for key, value in rows if len(key) == KEY_BYTES}
+    entries = zip(stored, decode_entries(list(stored.values())), strict=True)
+    return {key: entry for key, entry in entries if entry is not None}
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

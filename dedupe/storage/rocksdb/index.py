@@ -9,7 +9,6 @@ Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
 
 from rocksdict import Checkpoint, Rdict, WriteBatch
 
@@ -29,7 +28,7 @@ from dedupe.storage.rocksdb.format import (
     SENTINEL_KEY,
     STATE_KEY,
     check_identity,
-    decode_entry,
+    decode_entries,
     decode_state,
     encode_identity,
     put_meta,
@@ -283,10 +282,10 @@ class RocksIndex:
 
     def _get(self, database: Database, keys: list[EventKey]) -> list[Entry | None]:
         try:
-            values: list[bytes | None] = database.entries.get(cast(list[Any], keys)) or []
+            values: list[bytes | None] = database.entries.get(keys) or []  # type: ignore[arg-type]
         except Exception as err:
             translate(err, f"cannot read {self._path}")
-        return [None if value is None else decode_entry(value) for value in values]
+        return decode_entries(values)
 
     def _figure(self, name: str) -> int:
         database = self._opened()
