@@ -59,7 +59,7 @@ class Pair:
         self.inputs_file.write_text(json.dumps({"inputs": [spec]}))
 
     async def create(self) -> None:
-        await create_topic(self.servers, self.input, partitions=PARTITIONS)
+        await create_topic(self.servers, self.input, partitions=PARTITIONS, configs={"retention.ms": "-1"})
 
     async def send(self, records: Sequence[Record], partition: int | None = None) -> None:
         """Append to the input topic: partition by partition, round robin unless one is told."""

@@ -99,7 +99,7 @@ class Group:
             while any([await consumer.position(place) < end for place, end in ends.items()]):
                 batches = await consumer.getmany(timeout_ms=200)
                 for record in chain.from_iterable(batches.values()):
-                    number = int((record.key or json.loads(record.value)["messageId"].encode())[2:])
+                    number = int((record.key or json.loads(record.value or b"{}")["messageId"].encode())[2:])
                     found[number] = min(255, found[number] + 1)
         finally:
             await consumer.stop()
