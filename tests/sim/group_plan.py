@@ -31,6 +31,7 @@ cut_one_way          x       x     x
 reset                x       x     x
 slow_network         x       x     x
 large_lost           x       x     x
+grey                 x       x     x
 large_appends_lost   x       x     x
 broker_cut_off       x       x     x
 broker_slow          x       x     x

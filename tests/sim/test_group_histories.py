@@ -192,6 +192,16 @@ async def _large_lost(group: GroupWorld, worker: Worker, rng: Random) -> None:
         group.net.size_max[way[::-1]] = 1_000
 
 
+async def _grey(group: GroupWorld, worker: Worker, rng: Random) -> None:
+    """Let pings pass between two workers, and hardly anything else."""
+    way = worker.name, _another(group, worker, rng)
+    for each in (way, way[::-1])[: rng.randint(1, 2)]:
+        if rng.random() < 0.5:
+            group.net.swallowed_over[each] = 1_600
+        else:
+            group.net.bytes_per_s[each] = rng.choice((2_000, 8_000))
+
+
 async def _large_appends_lost(group: GroupWorld, worker: Worker, rng: Random) -> None:
     worker.world.connection.drops_large.add(_leader(group, rng))
 
@@ -355,6 +365,7 @@ BEFALLS: dict[str, Befall] = {
     "reset": _reset,
     "slow_network": _slow_network,
     "large_lost": _large_lost,
+    "grey": _grey,
     "large_appends_lost": _large_appends_lost,
     "broker_cut_off": _broker_cut_off,
     "broker_slow": _broker_slow,
