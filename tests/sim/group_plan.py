@@ -21,6 +21,7 @@ rival                x       .     .
 disk_error           x       x     .
 bit_flip             x       x     .
 disk_full            x       x     x
+disk_low             x       x     x
 trim                 x       x     x
 tail_lost            x       x     x
 kill                 x       x     x
