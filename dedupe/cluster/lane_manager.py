@@ -18,7 +18,7 @@ import structlog
 
 from dedupe.cancellation import is_own_cancellation
 from dedupe.cluster.assignment import NOBODY, Assignment, Member, WorkerId
-from dedupe.cluster.claims import Claims
+from dedupe.cluster.claims import Claims, without_index
 from dedupe.cluster.hand_overs import HandOvers
 from dedupe.cluster.links import PeerLink, Peers, Status
 from dedupe.cluster.membership import Membership
@@ -232,7 +232,14 @@ class LaneManager:
         failing = {number for number in running if self.lanes[number].health.is_failing}
         owned, slow = frozenset(self._running), self.hand_overs.slow
         told = frozenset(active), frozenset(failing), self.is_leaving, given_up, self.standing.unserved()
-        return Status(self.generation, owned, *told, slow.handed_over, slow.commit_ms)
+        return Status(
+            self.generation,
+            owned,
+            *told,
+            slow.handed_over,
+            slow.commit_ms,
+            without_index(self.lanes, running, self._clock),
+        )
 
     # ---- running lanes
 
@@ -356,7 +363,10 @@ class LaneManager:
             states = [(lane.state, lane.follower.is_caught_up) for lane in self.lanes]
             unserved = self.standing.unserved()
             self.standing.update(unserved)
-            if (now := (states, list(self.directory.alive()), self._running.copy(), unserved)) != before:
+            lacking = without_index(self.lanes, self._running, self._clock)
+            if (
+                now := (states, list(self.directory.alive()), self._running.copy(), unserved, lacking)
+            ) != before:
                 before = now
                 self.directory.update_servers()
                 self._peers.announce()
