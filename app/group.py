@@ -47,7 +47,9 @@ class GroupLanes:
         self.peers = Peers(
             own.worker_id, secret=settings.gateway.identity_key, clock=clock, network=network_of(settings)
         )
-        self.manager = LaneManager(member, lanes, self.input_shares, self.peers, clock)
+        self.manager = LaneManager(
+            member, lanes, self.input_shares, self.peers, clock, has_disk_room=has_disk_room
+        )
         self.handler = PeerRequestHandler(self.manager, clock, has_disk_room)
         self.routes: list[Route] = [
             GroupRoute(number, lane, self.manager) for number, lane in enumerate(lanes)

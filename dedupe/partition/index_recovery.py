@@ -75,6 +75,8 @@ class IndexRecovery:
         self._is_disproved = False  # its files and its snapshots are to be deleted
         self._log_alone = False  # no snapshot is asked for
         self._lost_ms = 0  # timestamp of the newest record that the log has lost
+        self.rebuilding_since: float | None = None
+        """Since when the index is rebuilt from the log, or from a snapshot, by the monotonic clock."""
         self._replaying: tuple[Offset, Offset, float] | None = None  # start, end, and when it began
 
     @property
@@ -140,6 +142,7 @@ class IndexRecovery:
             self._replaying = None
         index.finish_replay(end)
         self._log_alone = False
+        self.rebuilding_since = None
         self._metrics.restore_lag = 0
         self._metrics.sequence_gaps += gaps
         self._report_replay(index, replayed, gaps)
@@ -150,6 +153,7 @@ class IndexRecovery:
         self.close()
         self._metrics.rebuilds += 1
         self._is_discarded = True
+        self._note_rebuild()
         self._context.store.discard(self.identity)
 
     def drop_after(self, err: BaseException) -> None:
@@ -237,6 +241,7 @@ class IndexRecovery:
         has_records = await self._reader.first(index.log_start, end) is not None
         if is_empty and has_records and not self._is_discarded:
             self._metrics.begun_empty += 1
+            self._note_rebuild()
         self._is_discarded = False
         if await self._restore(index.log_start, end):
             assert self.opened is not None
@@ -246,6 +251,10 @@ class IndexRecovery:
             await self._context.session_notes.begin_log(self.partition)
         index.begin_at(*await self._reader.rebuild_start(index.log_start, end))
         return index
+
+    def _note_rebuild(self) -> None:
+        if self.rebuilding_since is None:
+            self.rebuilding_since = self._context.clock.monotonic()
 
     async def _restore(self, log_start: Offset, end: Offset) -> bool:
         """Whether the index, which is empty, begins with a snapshot; if not, it may be closed."""

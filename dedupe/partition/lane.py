@@ -153,6 +153,12 @@ class Lane:
         return self._committer.appending_since
 
     @property
+    def without_index_since(self) -> float | None:
+        """Since when its index fails or is rebuilt, by the monotonic clock; None while it is whole."""
+        rebuilding, failing = self.recovery.rebuilding_since, self.health.index_failing_since
+        return failing if rebuilding is None else rebuilding
+
+    @property
     def should_run(self) -> bool:
         """Whether `run` continues; its supervisor restarts a lane that ends although it should run."""
         return not self._is_draining and not self.health.is_lost

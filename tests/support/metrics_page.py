@@ -46,7 +46,7 @@ def families() -> Iterator[Metric]:
             claims=0,
             worker="",
             assignment=SimpleNamespace(addresses={}),
-            slow=SimpleNamespace(commit_ms={"leader": 0}, is_slow=False),
+            hand_overs=SimpleNamespace(slow=SimpleNamespace(commit_ms={"leader": 0}, is_slow=False)),
         )
         group: Any = SimpleNamespace(
             manager=manager,
