@@ -29,6 +29,7 @@ internal val SQLException.isNoRoom get() = errorCode and PRIMARY_CODE == SQLITE_
 
 private val TABLES = mapOf(
     "installation" to "client",
+    "settings" to "name, value",
     "sessions" to "id, session, last, sent_through, doubtful_through, source",
     "events" to "session_id, sequence, content",
     "dead_letters" to "id, session, sequence, code, message, content",
@@ -73,6 +74,16 @@ internal class QueueFile(private val path: File?) {
 
     /** Makes room on a full disk; returns whether there was something to give up. */
     fun giveUpBallast() = ballast?.delete() ?: false
+
+    /** Leaves nothing of deleted rows on the disk, and no file that was set aside. */
+    fun erase(db: Connection) {
+        db.createStatement().use {
+            it.execute("VACUUM")
+            it.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        }
+        val folder = path?.absoluteFile?.parentFile ?: return
+        folder.listFiles { _, name -> name.startsWith("${path.name}.corrupt-") }?.forEach { it.delete() }
+    }
 
     /** Renames a damaged file and its -wal; returns its new name, or null if it is not there any more. */
     fun setAside(nowMs: Long): File? {

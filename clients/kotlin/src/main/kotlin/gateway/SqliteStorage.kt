@@ -11,6 +11,7 @@ private const val FREE_PAGES_MAX = 256
 
 private val SCHEMA = listOf(
     "CREATE TABLE IF NOT EXISTS installation (client TEXT NOT NULL UNIQUE)",
+    "CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     """CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL UNIQUE,
         last INTEGER NOT NULL DEFAULT 0, sent_through INTEGER NOT NULL DEFAULT 0,
         doubtful_through INTEGER NOT NULL DEFAULT 0, source TEXT NOT NULL DEFAULT '')""",
@@ -69,10 +70,14 @@ class SqliteStorage private constructor(
         count()
     }
 
-    override fun add(events: List<Queued>): List<Place> = safely {
+    override fun add(events: List<Queued>): List<Place> = add(events) {}
+
+    /** Queues events, in one commit with something else. */
+    private fun add(events: List<Queued>, also: () -> Unit): List<Place> = safely {
         check(size + events.size <= eventsMax) { "$size events wait already" }
         if (!file.takeBallast()) throw SQLException("the disk is full: what waits is delivered first")
         val (id, places) = transaction {
+            also()
             val id = current ?: newSession()
             val first = append(id, events)
             val session = one("SELECT session FROM sessions WHERE id = ?", id) { it.getString(1) }!!
@@ -111,7 +116,7 @@ class SqliteStorage private constructor(
             if (it.getLong(1) == first + events.size && fits) events += Queued(content)
         }
         val isLast = first + events.size - 1 == last && (isClosing || id != current)
-        Batch(row[1] as String, first, events, sentThrough[id] ?: 0, doubtful, isLast)
+        Batch(clientId, row[1] as String, first, events, sentThrough[id] ?: 0, doubtful, isLast)
     }
 
     override fun noteSent(batch: Batch) {
@@ -151,12 +156,44 @@ class SqliteStorage private constructor(
         letters
     }
 
+    override fun retryDeadLetters(): Int {
+        val letters = deadLetters().filter { it.code != EVENT_DAMAGED }
+        if (letters.isEmpty()) return 0
+        val events = letters.map { Queued.again(it.event).movedFrom(it.place) }
+        add(events) { execute("DELETE FROM dead_letters WHERE code <> ?", EVENT_DAMAGED) }
+        return letters.size
+    }
+
+    override fun setting(name: String): String = safely {
+        one("SELECT value FROM settings WHERE name = ?", name) { it.getString(1) }.orEmpty()
+    }
+
+    override fun keep(values: Map<String, String>) = safely(makesRoom = true) { transaction { put(values) } }
+
+    private fun put(values: Map<String, String>) = values.forEach { (name, value) ->
+        execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", name, value)
+    }
+
+    override fun deleteAll(kept: Map<String, String>) = safely(makesRoom = true) {
+        val client = newClientId()
+        transaction {
+            listOf("events", "sessions", "dead_letters", "settings").forEach { execute("DELETE FROM $it") }
+            execute("UPDATE installation SET client = ?", client)
+            put(kept)
+        }
+        clientId = client
+        current = null
+        sentThrough.clear()
+        count()
+        file.erase(db)
+    }
+
     override fun lastBatch(): Batch? = current?.let { id ->
         one(
             "SELECT session, last FROM sessions s WHERE id = ? AND NOT EXISTS" +
                 " (SELECT 1 FROM events WHERE session_id = s.id)",
             id,
-        ) { Batch(it.getString(1), it.getLong(2) + 1, emptyList(), 0, 0, isLast = true) }
+        ) { Batch(clientId, it.getString(1), it.getLong(2) + 1, emptyList(), 0, 0, isLast = true) }
     }
 
     override fun close() = db.close()
@@ -242,8 +279,8 @@ class SqliteStorage private constructor(
             letter.place.session, letter.place.sequence, letter.code, letter.message, gson.toJson(letter.event),
         )
         execute( // of those that the gateway has a copy of
-            "DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - ? AND code <> ?",
-            DEAD_LETTERS_MAX, EVENT_REFUSED,
+            "DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - ? AND code NOT IN (?, ?)",
+            DEAD_LETTERS_MAX, EVENT_REFUSED, EVENT_DAMAGED,
         )
     }
 
