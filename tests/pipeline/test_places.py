@@ -136,9 +136,7 @@ def test_events_without_a_time_or_that_were_not_moved_are_not_compared(spark: Sp
     assert kinds(in_spark(spark, phone)) == []
 
 
-@pytest.mark.regression(
-    "The audit did not see that a moved event was stored in its first place, too."
-)
+@pytest.mark.regression("The audit did not see that a moved event was stored in its first place, too.")
 def test_what_a_gateway_stored_in_two_places_is_named_also_by_an_audit_of_new_records(
     job: JobRunner, tmp_path: Path
 ) -> None:

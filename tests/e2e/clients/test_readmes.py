@@ -25,18 +25,22 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield running
 
 
-def test_the_python_example_delivers_its_event(gateway: Gateway, tmp_path: Path) -> None:
-    (example,) = blocks_of(CLIENTS / "python" / "README.md", "python")
+@pytest.mark.parametrize(("number", "printed"), [(0, "True\n"), (1, "True 0\n"), (2, "")])
+def test_the_python_examples_deliver_their_event(
+    gateway: Gateway, tmp_path: Path, number: int, printed: str
+) -> None:
+    examples = blocks_of(CLIENTS / "python" / "README.md", "python")
+    assert len(examples) == 3
     before = gateway.stats()["totals"]["accepted"]
     done = subprocess.run(
-        [sys.executable, "-c", for_gateway(example, gateway)],
+        [sys.executable, "-c", for_gateway(examples[number], gateway)],
         env={"PYTHONPATH": str(CLIENTS / "python")},
         cwd=tmp_path,
         capture_output=True,
         check=True,
         timeout=TIMEOUT_S,
     )
-    assert (done.stdout, done.stderr) == (b"True\n", b"")
+    assert (done.stdout.decode(), done.stderr) == (printed, b"")
     assert gateway.stats()["totals"]["accepted"] == before + 1
 
 
