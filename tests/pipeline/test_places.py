@@ -52,7 +52,12 @@ class Phone:
     ) -> None:
         """Store an event as the gateway does; without an id it is assigned one."""
         given, assigned = {"messageId": message_id}, {"messageId": f"{len(self.lane):027}"}
-        content = {"event": "Seen", "properties": {"about": about}, "timestamp": made_at, "type": "track"}
+        content: dict[str, object] = {
+            "event": "Seen",
+            "properties": {"about": about},
+            "timestamp": made_at,
+            "type": "track",
+        }
         if made_at is None:
             del content["timestamp"]
         arrival = {"receivedAt": f"2026-01-01T00:00:{len(self.lane):02}.000Z", "sentAt": str(len(self.lane))}
@@ -145,8 +150,8 @@ def test_what_a_gateway_stored_in_two_places_is_named_also_by_an_audit_of_new_re
         {"type": "track", "event": "Seen", "timestamp": MADE_AT, "properties": {"b": [1], "a": 2.50}}
     )
     with Gateway(tmp_path / "gateway", {"GATEWAY_PARTITIONS": "1"}) as gateway:
-        audit = ("audit", "--source", f"log://{gateway.data}", "--report", report)
-        audit = (*audit, "--window", "7d", "--index-keys-max", 1000)
+        promise = ("--window", "7d", "--index-keys-max", 1000)
+        audit = ("audit", "--source", f"log://{gateway.data}", "--report", report, *promise)
         since = (*audit, "--since-last", tmp_path / "memory")
         with httpx.Client(base_url=gateway.url, auth=AUTH) as http:
             send(http, KSUID, event_of(event.content), {"event": "Later", "timestamp": MADE_AT})

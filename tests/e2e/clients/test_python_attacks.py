@@ -77,16 +77,17 @@ def test_a_name_that_is_not_found_or_not_answered_holds_up_nobody(
         return resolve(*arguments, **named)
 
     path = tmp_path / "queue.db"
+    clients: list[Client] = []
     for fault in (unknown, silent):
         monkeypatch.setattr(socket, "getaddrinfo", fault)
-        client = Client(server.url.replace("127.0.0.1", "localhost"), "web", path)
+        clients.append(Client(server.url.replace("127.0.0.1", "localhost"), "web", path))
         if fault is unknown:
-            client.send_all(events(1, 3))
+            clients[0].send_all(events(1, 3))
         began = time.monotonic()
-        assert not client.close(CLOSE_S)
+        assert not clients[-1].close(CLOSE_S)
         assert time.monotonic() - began < CLOSE_S_MAX
     is_over.set()
-    wait_until_ended(client)
+    wait_until_ended(clients[-1])
     monkeypatch.undo()
     with Client(server.url, "web", path) as client:
         assert client.flush(TIMEOUT_S)

@@ -218,8 +218,7 @@ class EventQueue(Durable):
         with self.file.transaction() as db:
             for table in ("events", "sessions", "dead_letters"):
                 db.execute(f"DELETE FROM {table}")
-            client_id = secrets.token_hex(16)
-            self.keep({"client": client_id, "user": "", "anonymous": "", "opted_out": "1"})
+            self.keep({"client": ksuid(), "user": "", "anonymous": "", "opted_out": "1"})
 
     # ---- sources
 

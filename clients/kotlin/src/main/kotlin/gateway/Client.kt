@@ -16,6 +16,9 @@ private const val BACKOFF_MS = 500.0
 private const val BACKOFF_MAX_MS = 60_000.0
 private const val KEY_REFUSED_PAUSE_MAX_MS = 600_000.0
 private const val FLUSH_PAUSE_MAX_MS = 1_000L
+
+/** A century: what is longer does not fit into nanoseconds. */
+private const val FLUSH_MAX_MS = 3_155_760_000_000L
 private const val ANSWER_TIMEOUT_MS = 15_000L
 
 /** So slow may a network be: large bodies get more time. */
@@ -109,7 +112,11 @@ class Client(
         val queued = kept.map(Queued::of)
         return lock.withLock {
             check(!isClosing) { "the client is closed" }
-            if (isOptedOut) emptyList() else storage.add(queued).also { changed.signalAll() }
+            try {
+                if (isOptedOut) emptyList() else storage.add(queued)
+            } finally {
+                changed.signalAll()
+            }
         }
     }
 
@@ -148,7 +155,7 @@ class Client(
     /** Tries at once, and returns whether nothing waits within the time. */
     fun flush(timeoutMs: Long): Boolean = lock.withLock {
         if (Thread.currentThread() === thread) return storage.size == 0
-        val end = System.nanoTime() + timeoutMs * 1_000_000
+        val end = System.nanoTime() + timeoutMs.coerceAtMost(FLUSH_MAX_MS) * 1_000_000
         waitingInFlush++
         hurry()
         try {
@@ -204,6 +211,7 @@ class Client(
     private fun run() {
         do {
             val goesOn = try {
+                tellOfStorage()
                 waitForEvents().also { if (it) sleep(tryOnce()) }
             } catch (_: InterruptedException) { // by a callback, which may not end this thread
                 true
@@ -221,15 +229,24 @@ class Client(
     }
 
     private fun waitForEvents(): Boolean = lock.withLock {
-        while (!isClosing && (storage.size == 0 || !connectivity.isOnline)) changed.await()
+        while (!isClosing && storage.problems.isEmpty() && (storage.size == 0 || !connectivity.isOnline)) changed.await()
         if (!isClosing && waitingInFlush == 0 && storage.size < BATCH_EVENTS) {
             changed.awaitNanos(LINGER_MS * 1_000_000)
         }
         !isClosing
     }
 
+    private fun tellOfStorage() {
+        while (true) tell(storage.problems.poll() ?: return)
+    }
+
+    private fun tell(err: Exception, since: Instant = Instant.ofEpochMilli(clock.nowMs())) {
+        runCatching { listener.onProblem(err, since) }
+    }
+
     /** Sends one batch once. */
     private fun deliver() {
+        if (waiting == 0) return
         if (mustAsk || refusedAlone > 0) ask()
         val batch = lock.withLock { storage.nextBatch(batchEvents, isClosing)?.also(storage::noteSent) } ?: return
         val answer = post(batch)
@@ -290,10 +307,7 @@ class Client(
     private fun learn(answer: Answer) {
         if (answer.source.isEmpty()) return
         val others = lock.withLock { storage.learn(answer.source) }
-        if (others > waitingForOthers) {
-            val since = Instant.ofEpochMilli(clock.nowMs())
-            runCatching { listener.onProblem(OtherSourceException(others), since) }
-        }
+        if (others > waitingForOthers) tell(OtherSourceException(others))
         waitingForOthers = others
     }
 
@@ -309,7 +323,7 @@ class Client(
         val since = failingSince ?: Instant.ofEpochMilli(clock.nowMs()).also { failingSince = it }
         if (failures == 1 || System.nanoTime() / 1_000_000 - toldAtMs >= TELL_AGAIN_MS) {
             toldAtMs = System.nanoTime() / 1_000_000
-            runCatching { listener.onProblem(err, since) }
+            tell(err, since)
         }
         val askedMs = 1000 * (answer?.retryAfterS ?: 0)
         return Pause(maxOf(pauseMs, askedMs), isAsked = askedMs > 0 && answer?.isGateways == true)

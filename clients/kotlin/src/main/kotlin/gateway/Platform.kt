@@ -9,6 +9,7 @@ import java.net.http.HttpRequest
 import java.net.http.HttpResponse
 import java.time.Duration
 import java.util.Base64
+import java.util.Queue
 import java.util.concurrent.CompletableFuture
 import java.util.concurrent.Flow
 import java.util.concurrent.TimeUnit
@@ -19,6 +20,9 @@ const val ANSWER_BYTES_MAX = 1 shl 20
 interface Storage : AutoCloseable {
     val clientId: String
     val isDurable: Boolean
+
+    /** What has gone wrong with the storage, until somebody is told. */
+    val problems: Queue<Exception>
 
     /** How many events wait that may be sent: those of other sources may not, once that of the key is known. */
     val size: Int

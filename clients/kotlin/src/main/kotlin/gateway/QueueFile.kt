@@ -3,6 +3,7 @@ package gateway
 import java.io.File
 import java.io.IOException
 import java.nio.file.Files
+import java.nio.file.attribute.BasicFileAttributes
 import java.nio.file.attribute.PosixFilePermissions
 import java.sql.Connection
 import java.sql.DriverManager
@@ -40,13 +41,23 @@ internal class QueueFile(private val path: File?) {
     val isThere get() = path != null
     private val ballast = path?.let { File("$it-ballast") }
 
+    /** Of the file that was opened last. */
+    private var key: Any? = null
+
+    /** Whether somebody has deleted or replaced the file: what is written to it is lost. */
+    val hasVanished get() = path != null && keyNow() != key
+
     fun connection(): Connection {
         val file = path?.toPath() ?: return DriverManager.getConnection("jdbc:sqlite::memory:")
         val owner = PosixFilePermissions.fromString("rw-------")
         runCatching { Files.createFile(file, PosixFilePermissions.asFileAttribute(owner)) }
-        runCatching { Files.setPosixFilePermissions(file, owner) }
+        if (Files.isRegularFile(file)) runCatching { Files.setPosixFilePermissions(file, owner) }
+        key = keyNow()
         return DriverManager.getConnection("jdbc:sqlite:$path")
     }
+
+    private fun keyNow(): Any? =
+        runCatching { Files.readAttributes(path!!.toPath(), BasicFileAttributes::class.java).fileKey() }.getOrNull()
 
     fun opened() = connection().also(::prepare)
 
@@ -93,7 +104,10 @@ internal class QueueFile(private val path: File?) {
     }
 
     /** Adds what can be read of a damaged file, from both ends of each table; events keep their places. */
-    fun salvageInto(db: Connection, damaged: File) = DriverManager.getConnection("jdbc:sqlite:$damaged").use { from ->
+    fun salvageInto(db: Connection, damaged: File) =
+        DriverManager.getConnection("jdbc:sqlite:$damaged").use { salvageInto(db, it) }
+
+    fun salvageInto(db: Connection, from: Connection) {
         for ((table, columns) in TABLES) {
             for (order in listOf("ASC", "DESC")) runCatching { copyRows(from, db, table, columns, order) }
         }

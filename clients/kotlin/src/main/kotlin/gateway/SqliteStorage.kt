@@ -5,6 +5,7 @@ import java.sql.Connection
 import java.sql.PreparedStatement
 import java.sql.ResultSet
 import java.sql.SQLException
+import java.util.concurrent.ConcurrentLinkedQueue
 
 private const val DEAD_LETTERS_MAX = 10_000
 private const val FREE_PAGES_MAX = 256
@@ -29,11 +30,11 @@ private val SCHEMA = listOf(
  */
 class SqliteStorage private constructor(
     private var db: Connection,
-    private val file: QueueFile,
+    private var file: QueueFile,
     private val clock: Clock,
     private val eventsMax: Int,
-    private val told: (Exception) -> Unit,
 ) : Storage {
+    override val problems = ConcurrentLinkedQueue<Exception>()
     override var clientId = ""
         private set
     override var size = 0
@@ -48,14 +49,14 @@ class SqliteStorage private constructor(
     /** How far each session was sent: by this run as it happened, by earlier ones as the file allows for. */
     private val sentThrough = mutableMapOf<Long, Long>()
 
-    /** Reads what is in a file that was opened, with what can be read of a damaged one. */
-    private fun begin(damaged: File? = null) {
+    /** Reads what is in a file that was opened, with what `salvage` adds of another one. */
+    private fun begin(salvage: () -> Unit = {}) {
         current = null
         sentThrough.clear()
         try {
             transaction {
                 SCHEMA.forEach { execute(it) }
-                if (damaged != null) file.salvageInto(db, damaged)
+                salvage()
                 val client = one("SELECT client FROM installation") { it.getString(1) } ?: clientId
                 if (client.isEmpty()) execute("DELETE FROM events") // whose they are cannot be read
                 clientId = client.ifEmpty { newClientId() }
@@ -74,6 +75,7 @@ class SqliteStorage private constructor(
 
     /** Queues events, in one commit with something else. */
     private fun add(events: List<Queued>, also: () -> Unit): List<Place> = safely {
+        if (file.hasVanished) replaceVanished()
         check(size + events.size <= eventsMax) { "$size events wait already" }
         if (!file.takeBallast()) throw SQLException("the disk is full: what waits is delivered first")
         val (id, places) = transaction {
@@ -227,8 +229,23 @@ class SqliteStorage private constructor(
         runCatching { db.close() }
         val aside = file.setAside(clock.nowMs())
         db = file.opened()
-        begin(aside)
-        told(SQLException("the queue was damaged, $size events of it are queued again: it is kept as $aside", err))
+        begin { if (aside != null) file.salvageInto(db, aside) }
+        problems.add(SQLException("the queue was damaged, $size events of it are queued again: it is kept as $aside", err))
+    }
+
+    /** Puts what a deleted file has, which is open still, into a new one, or into memory if there can be none. */
+    private fun replaceVanished() {
+        problems.add(SQLException("the queue's file was deleted or replaced: it is written anew"))
+        db.use { gone ->
+            try {
+                db = file.opened()
+            } catch (err: SQLException) {
+                problems.add(err)
+                file = QueueFile(null)
+                db = file.opened()
+            }
+            begin { file.salvageInto(db, gone) }
+        }
     }
 
     private fun idOf(session: String): Long? =
@@ -320,20 +337,19 @@ class SqliteStorage private constructor(
 
         /**
          * Opens a queue, and makes it if there is none. A damaged file is set aside, and memory takes the place
-         * of a file that cannot be opened; `told` hears of both, and of damage that is met later.
+         * of a file that cannot be opened; `problems` has both, and damage that is met later.
          */
-        fun open(path: String, clock: Clock = SystemClock, eventsMax: Int = 100_000, told: (Exception) -> Unit = {}): SqliteStorage {
+        fun open(path: String, clock: Clock = SystemClock, eventsMax: Int = 100_000): SqliteStorage {
             try {
-                return opened(QueueFile(File(path)), clock, eventsMax, told)
+                return opened(QueueFile(File(path)), clock, eventsMax)
             } catch (err: SQLException) {
                 if (err.isInUse) throw err
-                told(err)
-                return opened(QueueFile(null), clock, eventsMax, told)
+                return opened(QueueFile(null), clock, eventsMax).also { it.problems.add(err) }
             }
         }
 
-        private fun opened(file: QueueFile, clock: Clock, eventsMax: Int, told: (Exception) -> Unit): SqliteStorage {
-            val storage = SqliteStorage(file.connection(), file, clock, eventsMax, told)
+        private fun opened(file: QueueFile, clock: Clock, eventsMax: Int): SqliteStorage {
+            val storage = SqliteStorage(file.connection(), file, clock, eventsMax)
             try {
                 storage.safely {
                     file.prepare(storage.db)
