@@ -196,6 +196,8 @@ async def serve(
             parts = parts._replace(admin_context=replace(admin_context, inputs=inputs))
         servers = list(zip(_build_servers(parts, ingest), listeners, strict=True))
         background_tasks = _background_tasks(parts, *map(url_of, listeners[:2]))
+        if (native := ingest.identifier.native) is not None:
+            background_tasks.append(native.use.watch())
         tune_interpreter()
         lanes = group or LocalLanes(router.all_lanes)
         await _supervise(settings, router, lanes, servers, background_tasks, stop)
