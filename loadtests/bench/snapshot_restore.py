@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--millions", type=int, default=5, help="of ids in the lane")
+    parser.add_argument("--millions", type=float, default=5, help="of ids in the lane")
     parser.add_argument("--tail", type=int, default=100_000, help="records behind the snapshot")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--short", action="store_true", help="short events before the snapshot")
@@ -99,7 +99,7 @@ def main() -> None:
 def measure_log(args: argparse.Namespace, folder: Path) -> None:
     """Lose a lane's index, before there is a snapshot of it and after."""
     with KafkaBroker(folder / "kafka") as broker:
-        for name, step in (("copied", fill_and_copy), ("tail", store_tail)):
+        for name, step in (("stored", fill_log), ("copied", copy_from_log), ("tail", store_tail)):
             done = folder / name
             if not done.exists():
                 uvloop.run(step(args, broker.bootstrap_servers, folder))
@@ -107,9 +107,9 @@ def measure_log(args: argparse.Namespace, folder: Path) -> None:
         uvloop.run(measure_snapshot(args, broker.bootstrap_servers, folder))
 
 
-async def fill_and_copy(args: argparse.Namespace, servers: str, folder: Path) -> None:
-    """Store records, follow them from nothing, and make a snapshot."""
-    count = args.millions * MILLION
+async def fill_log(args: argparse.Namespace, servers: str, _: Path) -> None:
+    """Store records."""
+    count = round(args.millions * MILLION)
     await create_topic(servers, TOPIC, configs={"retention.ms": "-1"})
     await create_topic(servers, f"{TOPIC}.quarantine")
     await create_topic(servers, routing_topic_of(TOPIC), partitions=2)
@@ -117,6 +117,11 @@ async def fill_and_copy(args: argparse.Namespace, servers: str, folder: Path) ->
         began = time.monotonic()
         await append(store, records_of(count, 0, short_event if args.short else event))
         print(f"{count:,} records stored in {time.monotonic() - began:.0f} s", flush=True)
+
+
+async def copy_from_log(args: argparse.Namespace, servers: str, folder: Path) -> None:
+    """Follow the log from nothing, and make a snapshot."""
+    async with opened(servers) as store:
         tell("from the log", await serve(store, settings_of(args, folder / "data-log"), copies=True))
 
 
@@ -128,7 +133,7 @@ def short_event(number: int) -> bytes:
 async def store_tail(args: argparse.Namespace, servers: str, _: Path) -> None:
     """Store the records behind the snapshot."""
     async with opened(servers) as store:
-        await append(store, records_of(args.tail, args.millions * MILLION))
+        await append(store, records_of(args.tail, round(args.millions * MILLION)))
 
 
 async def measure_snapshot(args: argparse.Namespace, servers: str, folder: Path) -> None:
@@ -149,7 +154,7 @@ def settings_of(args: argparse.Namespace, data: Path) -> Settings:
         topic=TOPIC,
         partitions=1,
         index_memory=2 * INDEX_MEMORY,
-        index_keys_max=2 * args.millions * MILLION,
+        index_keys_max=round(2 * args.millions * MILLION),
         snapshots_url=args.url,
     )
 
@@ -243,7 +248,7 @@ async def copy_files(snapshots: IndexSnapshots, identity: IndexIdentity, index: 
 
 async def measure_files(args: argparse.Namespace, folder: Path) -> None:
     """Copy an index into the bucket and back."""
-    count = args.millions * MILLION
+    count = round(args.millions * MILLION)
     store = RocksStore(folder / "index", lanes=1, memory_bytes=INDEX_MEMORY, keys_max=2 * count)
     snapshots = IndexSnapshots(
         Bucket(args.url), store, secret=b"x" * 16, worker="bench", clock=SystemClock(), rng=random.Random(1)
