@@ -92,6 +92,8 @@ class Identifier:
             ownership: the sources of the items, if not all of them are the one of `arrival`.
             lossy: gets the index of each event in whose record a number is null.
         """
+        if self.native is not None and payload.native is None:
+            self.native.use.other_events += len(payload.items)
         lossy = set() if lossy is None else lossy
         items_of = ItemIdentifier
         if arrival.dialect is Dialect.CLOUDEVENTS:

@@ -1,8 +1,8 @@
 //! Record format v1 of `dedupe.model.record` in record batches of Kafka's format 2.
 
+use crate::faults::caught;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
-use std::panic::{catch_unwind, AssertUnwindSafe};
 
 const HEAD_BYTES: usize = 61;
 const LENGTH_FROM: usize = 12;
@@ -18,9 +18,9 @@ const FLAG_CLOUDEVENT: u8 = 64;
 /// Returns the record batch of new events, as `build_record` and aiokafka's builder make it.
 ///
 /// `sessions` has what is recorded of the session of each event, if any has one. Returns None if an event has a session
-/// that is not recorded, or a reason, or is a CloudEvent, the batch has more than `bytes_max` bytes, or it fails.
+/// that is not recorded, or a reason, or is a `CloudEvent`, or the batch has more than `bytes_max` bytes.
 #[pyfunction]
-#[allow(clippy::too_many_arguments)]
+#[allow(clippy::too_many_arguments, clippy::needless_pass_by_value)]
 pub fn encode_records<'py>(
     py: Python<'py>,
     events: &Bound<'py, PyList>,
@@ -32,13 +32,10 @@ pub fn encode_records<'py>(
     base_sequence: i32,
     bytes_max: usize,
 ) -> Option<Bound<'py, PyBytes>> {
-    let encoded = catch_unwind(AssertUnwindSafe(|| {
+    let batch = caught(|| {
         batch_of(events, &sessions, first_lane_seq, timestamp_ms, producer_id, producer_epoch, base_sequence, bytes_max)
-    }));
-    match encoded {
-        Ok(Ok(Some(batch))) => Some(PyBytes::new(py, &batch)),
-        _ => None,
-    }
+    })?;
+    Some(PyBytes::new(py, &batch))
 }
 
 #[allow(clippy::too_many_arguments)]

@@ -9,7 +9,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from dedupe.model.errors import RecordsRefusedError
 from dedupe.model.record import FLAG_CLOUDEVENT, EventRecords
-from dedupe.model.types import Event, NewRecord, Progress, Session
+from dedupe.model.types import Event, NewRecord, Progress, Session, have_headers
 from dedupe.storage.kafka.wire import ProducerIdAndEpoch
 
 NativeEncode: TypeAlias = Callable[..., bytes | None]
@@ -39,7 +39,9 @@ def encode_batch(
     """
     if native is not None and type(records) is EventRecords and not any(records.evicted):
         plain = records.events, records.sessions, records.lane_seq, records.timestamp_ms
-        if (batch := native(*plain, producer.id, producer.epoch, sequence, bytes_max)) is not None:
+        rest = producer.id, producer.epoch, sequence, bytes_max
+        batch = None if have_headers(records.events) else native(*plain, *rest)
+        if batch is not None:
             return batch
     builder = DefaultRecordBatchBuilder(
         magic=2,

@@ -29,6 +29,7 @@ SENTINEL_KEY = b"\x00"
 # key (see RocksIndex.covers).
 IDENTITY_KEY = b"identity"
 STATE_KEY = b"state"
+LINEAGE_KEY = b"lineage"
 _STEP_PREFIX = b"step"
 
 
