@@ -123,7 +123,10 @@ async def measure_memory(args: argparse.Namespace, folder: Path) -> None:
         fill(index, args.keys)
     base = begin_peak()
     made = await asyncio.gather(
-        *(snapshots.make(identity, index, 0) for identity, index in zip(identities, indexes, strict=True))
+        *(
+            snapshots.make(identity, index, 0, asyncio.Lock())
+            for identity, index in zip(identities, indexes, strict=True)
+        )
     )
     sent = sum(each.sent_bytes for each in made) / MIB
     print(f"{LANES} lanes copied at once, {sent:,.0f} MiB: {base:.0f} MiB before, peak {peak_mib():.0f} MiB")

@@ -15,6 +15,7 @@ from typing import Any
 from app.peers.peers import Peers
 from dedupe.cluster.append_watch import MOVE_AGAIN_S
 from dedupe.cluster.assignment import Member
+from dedupe.cluster.input_shares import GroupShares
 from dedupe.cluster.lane_manager import LaneManager
 from dedupe.cluster.request_handler import PeerRequestHandler
 from dedupe.cluster.route import GroupRoute
@@ -78,6 +79,11 @@ class Worker:
         return self._running is not None
 
     @property
+    def has_died(self) -> bool:
+        """Whether its process was killed: what still ends is no deed of it."""
+        return self._died is not None and self._died.done()
+
+    @property
     def router(self) -> Router:
         assert self.world.router is not None
         return self.world.router
@@ -111,7 +117,8 @@ class Worker:
             network=group.net.network(host),
             rng=Random(f"{host} {self._starts}"),
         )
-        self.manager = LaneManager(member, lanes, self.membership, self.peers, clock)
+        self.shares = GroupShares(self.membership, self.name)
+        self.manager = LaneManager(member, lanes, self.shares, self.peers, clock)
         self.handler = PeerRequestHandler(self.manager, clock, lambda: router.has_disk_room)
         self._note_given_up()
         router.standing = self.manager.standing
@@ -138,6 +145,8 @@ class Worker:
             running.create_task(self.peers.run(None, self.handler))
             running.create_task(self.manager.run())
             running.create_task(self._open())
+            if self.group.beside is not None:
+                running.create_task(self.group.beside(self))
 
     async def _open(self) -> None:
         """Open it to clients while it is ready."""
@@ -303,6 +312,8 @@ class GroupWorld:
         """Answers of `deliver` but success, and whoever of them could not even ask."""
         self.given_up: list[tuple[int, float, dict[str, int]]] = []
         """Lanes whose owner gave them up as its appends were not answered, when, and who else ran then."""
+        self.beside: Callable[[Worker], Coroutine[Any, Any, None]] | None = None
+        """What each process runs besides lanes."""
         self._background: list[asyncio.Task[Any]] = []
 
     async def __aenter__(self) -> "GroupWorld":
