@@ -3,7 +3,7 @@
  * the user and consent, the context of a page, hooks, compression. It needs that file beside it, and no other.
  */
 
-import { attempt, Client, ksuid } from "./gateway-client.js";
+import { attempt, Client, ksuid, QUEUE_EVENTS } from "./gateway-client.js";
 
 export * from "./gateway-client.js";
 
@@ -43,7 +43,7 @@ export class Analytics extends Client {
     const { beforeSend, whenFull = "reject", isOptedOut = false, gzip = true, ...rest } = options;
     super(url, writeKey, { ...rest, fetch: carefulFetch(rest.fetch, gzip && !!globalThis.CompressionStream) });
     this.#beforeSend = beforeSend;
-    this.#eventsMax = rest.queueEventsMax ?? Infinity;
+    this.#eventsMax = rest.queueEventsMax ?? QUEUE_EVENTS;
     this.#whenFull = whenFull;
     this.#isOptedOut = isOptedOut;
   }

@@ -3,7 +3,7 @@
 const BATCH_EVENTS = 100;
 const BATCH_BYTES = 60_000; // of all requests that outlive a page together, fetch takes 64 KiB
 
-const QUEUE_EVENTS = 10_000;
+export const QUEUE_EVENTS = 10_000;
 const TIMEOUT_MS = 15_000;
 const LINGER_MS = 200; // how long a batch waits for more events, unless the page is left
 const BACKOFF_MS = 500;
@@ -13,7 +13,8 @@ const REFUSALS_MAX = 3;
 const TELL_MS = 3_600_000;
 const POLL_MS = 20; // of what waits, by flush
 
-const [EVENT, URGENT] = [1, 2]; // what ends a pause
+const EVENT = 1; // what ends a pause
+const URGENT = 2;
 
 /** So many events wait already that no more are taken. */
 export class QueueFullError extends Error {}
@@ -125,8 +126,7 @@ export class Client extends Queue {
         if (hasSent) {
           this.#failures = 0;
           this._tell("delivery");
-        }
-        if (!hasSent) {
+        } else {
           await this.#sleep(ADOPT_MS, EVENT);
           await this.#sleep(LINGER_MS, URGENT);
         }
@@ -167,9 +167,7 @@ export class Client extends Queue {
    */
   #settle(batch, document) {
     const verdicts = judge(batch, document);
-    for (const letter of this._settle(batch, verdicts)) {
-      tell(this.#options.onRejected, letter);
-    }
+    for (const letter of this._settle(batch, verdicts)) tell(this.#options.onRejected, letter);
     if (verdicts.some(({ fate }) => fate === "again")) throw new Error("not_taken");
     this.#eventsMax = Math.min(BATCH_EVENTS, this.#eventsMax + 1 + (this.#eventsMax >> 2));
   }

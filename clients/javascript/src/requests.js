@@ -38,7 +38,7 @@ function bytesOf(text) {
 /** @returns {[promise: Promise<any>, resolve: (value?: any) => void]} */
 function deferred() {
   /** @type {(value?: any) => void} */ let resolve = () => {};
-  return [new Promise((settle) => (resolve = settle)), (value) => resolve(value)];
+  return [new Promise((settle) => (resolve = settle)), resolve];
 }
 
 /**
