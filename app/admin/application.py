@@ -35,6 +35,7 @@ from app.admin.probes import add_probes
 from app.admin.quarantine_search import locate
 from app.admin.quarantined import Quarantined, add_quarantined, differs_in
 from app.admin.replay import ReplayAt, add_replay, no_record
+from app.admin.runbooks import add_runbooks
 from app.admin.scopes import READ, Scope, check_scopes
 from app.admin.sessions import add_sessions
 from app.admin.setting_metrics import SettingCollector
@@ -156,6 +157,7 @@ def create_admin(
     )
     add_replay(app, admin_context.replay_at, ingest_loop)
     add_console(app)
+    add_runbooks(app)
     add_verify(app, admin_context.router, store, clock, ingest_loop)
     add_inputs(app, admin_context.inputs, ingest_loop)
     add_snapshots(app, admin_context.router, admin_context.snapshotter, ingest_loop)

@@ -5,8 +5,10 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
@@ -14,6 +16,7 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.e2e.console import states
 from tests.e2e.console.conftest import WAIT_MS, Open, eventually
+from tests.support.documents import ROOT
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, new_event, post, stored
 from tests.support.prefix_proxy import below
@@ -219,14 +222,34 @@ def test_a_log_that_is_down_a_full_disk_and_a_short_window_are_told_first(
     gateway: Gateway, open_page: Open
 ) -> None:
     stats = gateway.stats()
-    outage = "no partition serves; the first has not been available since 03:00: the log does not answer"
-    error = "RetriableError: no broker answers <b>at</b> 10.0.0.7:9092"
-    down = states.changed(stats, {number: states.failed(error) for number in range(8)}) | {"outage": outage}
-    page = open_page(gateway.admin_url, before=lambda page: states.answer(page, "admin/v1/stats", down))
-    expect(state_of(page)).to_have_text(
-        "No partition serves; the first has not been available since 03:00: the log does not answer. "
-        "What to do: docs/runbooks/log-down.md."
+    since = datetime.now(UTC) - timedelta(minutes=4)
+    outage = (
+        f"no partition serves; the first has not been available since {since:%Y-%m-%dT%H:%M:%SZ}: it is down"
     )
+    error = "RetriableError: no broker answers <b>at</b> 10.0.0.7:9092"
+    down = states.changed(stats, {number: states.failed(error) for number in range(8)}) | {
+        "outage": outage,
+        "log": "kafka",
+    }
+    brokers = {"settings": [{"variable": "GATEWAY_KAFKA_BOOTSTRAP_SERVERS", "value": "kafka-0:9092"}]}
+
+    def before(page: Page) -> None:
+        states.answer(page, "admin/v1/stats", down)
+        states.answer(page, "admin/v1/config", brokers)
+
+    page = open_page(gateway.admin_url, before=before, timezone_id="Asia/Tokyo", locale="en-GB")
+    local = f"{since.astimezone(ZoneInfo('Asia/Tokyo')):%H:%M:%S}"
+    expect(state_of(page)).to_contain_text(re.compile(f"not been available since .*{local}: it is down."))
+    facts = state_of(page).locator(".outage")
+    expect(facts).to_contain_text(f"{error} (8 of 8 partitions)")
+    expect(facts).to_contain_text(re.compile(f"Since.*{local}, for 4 min|Since.*{local}, for 4\\.\\d min"))
+    expect(facts).to_contain_text("Kafka at kafka-0:9092")
+    expect(page.locator("#foot")).to_contain_text("times in Asia/Tokyo")
+    link = state_of(page).get_by_role("link", name="runbook log-down")
+    address = link.get_attribute("href")
+    assert address == f"{gateway.admin_url}/runbooks/log-down"
+    assert httpx.get(address).text == (ROOT / "docs/runbooks/log-down.md").read_text(encoding="utf-8")
+    assert httpx.get(f"{gateway.admin_url}/runbooks/unheard-of").status_code == 404
     expect(state_of(page)).to_have_attribute("data-level", "bad")
     page.get_by_role("button", name="Partition 7, failed").click()
     expect(page.locator("#partition .error")).to_have_text(error)
@@ -238,6 +261,21 @@ def test_a_log_that_is_down_a_full_disk_and_a_short_window_are_told_first(
     expect(state_of(page)).to_contain_text("Partition 3 remembers ids for 11 h: less than a day.")
     expect(page.get_by_role("button", name="Partition 3,")).to_have_attribute("data-level", "short")
     assert page.title().startswith("✕ ")
+
+
+def test_charts_fit_what_there_is(gateway: Gateway, open_page: Open) -> None:
+    now_ms = round(time.time() * 1000)
+    hour = states.history(now_ms, down_steps=2)
+    columns = [name for name, values in hour.items() if isinstance(values, list)]
+    young = hour | {name: hour[name][-40:] for name in columns}
+    page = open_page(gateway.admin_url, before=lambda page: states.answer(page, "admin/v1/history", young))
+    chart = page.locator("#throughput svg")
+    expect(chart).to_have_attribute(
+        "aria-label", re.compile(r"^Events a second, last 10 minutes: now 0 a second")
+    )
+    box = page.locator("#throughput path.edge.accepted").bounding_box()
+    assert box is not None
+    assert box["width"] > 300  # of the half of the page that a chart has
 
 
 def test_write_keys_that_vanished_or_are_unknown_are_told(gateway: Gateway, open_page: Open) -> None:
