@@ -21,6 +21,7 @@ from app.admin.answers import TokenInvalidError, json_answer
 from app.admin.conflict import Comparison
 from app.admin.console import add_console
 from app.admin.edge_metrics import EdgeCollector
+from app.admin.event_routes import HeldEvents, add_events
 from app.admin.group import GroupCollector, add_group, group_of, places_of
 from app.admin.history import History, add_history
 from app.admin.host_check import check_hosts
@@ -142,14 +143,16 @@ def create_admin(
     add_lookup(app, Lookup(admin_context.router, store, identity, settings.log.topics, clock), ingest_loop)
     add_history(app, admin_context.history, admin_context.group, clock, ingest_loop)
     comparison = Comparison(store, settings.log.topic, frozenset(settings.gateway.fingerprint_ignore))
+    compared = partial(differs_in, comparison)
     add_tail(
         app,
         admin_context.tail,
         ingest_loop,
         partial(locate, admin_context.router, identity),
-        partial(differs_in, comparison),
+        compared,
         is_ending=lambda: admin_context.router.is_draining,
     )
+    add_events(app, HeldEvents(admin_context.tail, ingest_loop, compared, clock))
     add_quarantined(
         app,
         Quarantined(admin_context.router, store, identity, settings.log.topics[1], comparison),

@@ -204,7 +204,10 @@ def test_events_are_text_whatever_they_say(gateway: Gateway, open_page: Open) ->
 def test_restoring_partitions_show_how_far_they_are(gateway: Gateway, open_page: Open) -> None:
     stats = states.changed(gateway.stats(), {1: states.restoring(1000, 250), 2: states.restoring(1000, 750)})
 
-    page = open_page(gateway.admin_url, before=lambda page: states.answer(page, "admin/v1/stats", stats))
+    def before(page: Page) -> None:
+        states.answer(page, "admin/v1/stats", stats)
+
+    page = open_page(gateway.admin_url, before=before, view="#partitions")
     expect(state_of(page)).to_have_text("2 of 8 partitions restore: 50 % done.")
     button = page.get_by_role("button", name="Partition 1, 75 %")
     expect(button.locator(".bar span")).to_have_attribute("style", "width: 75%;")
@@ -237,7 +240,9 @@ def test_a_log_that_is_down_a_full_disk_and_a_short_window_are_told_first(
         states.answer(page, "admin/v1/stats", down)
         states.answer(page, "admin/v1/config", brokers)
 
-    page = open_page(gateway.admin_url, before=before, timezone_id="Asia/Tokyo", locale="en-GB")
+    page = open_page(
+        gateway.admin_url, before=before, view="#partitions", timezone_id="Asia/Tokyo", locale="en-GB"
+    )
     local = f"{since.astimezone(ZoneInfo('Asia/Tokyo')):%H:%M:%S}"
     expect(state_of(page)).to_contain_text(re.compile(f"not been available since .*{local}: it is down."))
     facts = state_of(page).locator(".outage")
@@ -261,6 +266,72 @@ def test_a_log_that_is_down_a_full_disk_and_a_short_window_are_told_first(
     expect(state_of(page)).to_contain_text("Partition 3 remembers ids for 11 h: less than a day.")
     expect(page.get_by_role("button", name="Partition 3,")).to_have_attribute("data-level", "short")
     assert page.title().startswith("✕ ")
+
+
+def event_row(page: Page, text: str) -> Any:
+    return page.locator("#events-rows tr:not(.opened)", has_text=text)
+
+
+def opened(row: Any) -> Any:
+    """Open a row of the events and return what it says."""
+    row.get_by_role("button").click()
+    return row.locator("xpath=following-sibling::tr[1]")
+
+
+def test_events_open_to_all_that_is_known_of_them(gateway: Gateway, open_page: Open) -> None:
+    page = open_page(gateway.admin_url)
+    bought = new_event(messageId="bought", userId="ada", event="Bought", properties={"total": 3})
+    odd = {"type": "track", "event": "Bought", "timestamp": "yesterday", "properties": {"total": "three"}}
+    with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
+        for event in (bought, bought, bought | {"properties": {"total": 4}}, odd | {"messageId": "odd"}):
+            post(client, "/v1/events", [event])
+    rows = event_row(page, "bought")
+    expect(rows).to_have_count(3)
+    expect(page.locator("#events-note")).to_contain_text("of at most 10,000 that this worker holds in memory")
+    told = opened(rows.filter(has_text="accepted"))
+    expect(told.locator("pre")).to_contain_text('"total": 3')
+    expect(told).to_contain_text('Receipt: {"messageId":"bought","partition":')
+    expect(told).to_contain_text(re.compile("Its id came also: .*duplicate.*conflict"))
+    told = opened(rows.filter(has_text="duplicate"))
+    expect(told).to_contain_text(re.compile(r"Stored once; the original is at \d:\d+, from \d\d:\d\d:\d\d\."))
+    expect(opened(rows.filter(has_text="conflict"))).to_contain_text("Differs in: properties")
+    strange = event_row(page, "odd")
+    expect(strange).to_contain_text("no user, odd timestamp")
+    told = opened(strange)
+    expect(told).to_contain_text("It has neither userId nor anonymousId")
+    expect(told).to_contain_text("properties.total is a text; it was a number in the event before.")
+    page.locator("#events-filter [name=user]").fill("ada")
+    expect(strange).to_have_count(0)
+    expect(event_row(page, "bought")).to_have_count(3)
+    page.locator("#events-filter [name=event]").fill("Left")
+    expect(page.locator("#events-rows tr")).to_have_count(0)
+    for width, height in ((390, 844), (820, 1180)):
+        page.set_viewport_size({"width": width, "height": height})
+        page.locator("#events-filter [name=event]").fill("Bought")
+        expect(event_row(page, "conflict")).to_have_count(1)
+        opened(event_row(page, "conflict"))
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.locator("#events-filter [name=event]").fill("Left")
+        expect(page.locator("#events-rows tr")).to_have_count(0)
+
+
+def test_values_of_events_are_hidden_until_the_full_token_asks(locked: Gateway, open_page: Open) -> None:
+    def with_token(token: str) -> Page:
+        script = f"sessionStorage.setItem('gateway-admin-token', '{token}')"
+        return open_page(locked.admin_url, before=lambda page: page.add_init_script(script))
+
+    page = with_token(TOKEN)
+    with httpx.Client(base_url=locked.url, auth=AUTH) as client:
+        post(client, "/v1/events", [new_event(event="Masked", properties={"secret": "word"})])
+    told = opened(event_row(page, "Masked"))
+    expect(told.locator("pre")).to_contain_text('"secret": "•••"')
+    noted = "action='GET /admin/v1/events/{number}'"
+    assert noted not in locked.log_path.read_text()
+    told.get_by_role("button", name="Show values").click()
+    expect(told.locator("pre")).to_contain_text('"secret": "word"')
+    eventually(lambda: noted in locked.log_path.read_text())
+    page = with_token(READ_TOKEN)
+    expect(page.locator("#events-note")).to_contain_text("Events need the full token")
 
 
 def test_charts_fit_what_there_is(gateway: Gateway, open_page: Open) -> None:
@@ -301,7 +372,7 @@ def test_a_group_is_shown_with_its_owners_and_who_is_silent(gateway: Gateway, op
         states.answer(page, "admin/v1/stats", stats)
         states.answer(page, "admin/v1/group", group)
 
-    page = open_page(gateway.admin_url, before=before)
+    page = open_page(gateway.admin_url, before=before, view="#partitions")
     expect(state_of(page)).to_have_text("Worker c does not answer: it is gone.")
     expect(page.get_by_role("button", name="Partition 1, remembers 7 d, owner b, standby a")).to_be_visible()
     expect(page.locator(".facts")).to_contain_text("2 of 3 workers answer")
@@ -340,7 +411,7 @@ def test_64_partitions_fit_a_phone(gateway: Gateway, open_page: Open) -> None:
         states.answer(page, "admin/v1/stats", stats)
         states.answer(page, "admin/v1/group", group)
 
-    page = open_page(gateway.admin_url, before=before, viewport=PHONE, has_touch=True)
+    page = open_page(gateway.admin_url, before=before, view="#partitions", viewport=PHONE, has_touch=True)
     expect(page.locator(".partition")).to_have_count(64)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     page.get_by_role("button", name="Partition 9,").tap()
@@ -357,8 +428,10 @@ def test_a_keyboard_is_enough(client: httpx.Client, gateway: Gateway, open_page:
     expect(state_of(page)).to_have_text("All 8 partitions serve.")
     keys = page.keyboard
     keys.press("Tab")
-    expect(page.get_by_role("link", name="Skip to the partitions")).to_be_focused()
+    expect(page.get_by_role("link", name="Skip to the events")).to_be_focused()
     keys.press("Enter")
+    expect(page.get_by_role("tab", name="Events")).to_be_focused()
+    keys.press("ArrowRight")
     keys.press("Tab")
     expect(page.get_by_role("button", name="Partition 0,")).to_be_focused()
     keys.press("ArrowRight")
@@ -367,8 +440,11 @@ def test_a_keyboard_is_enough(client: httpx.Client, gateway: Gateway, open_page:
     expect(page.get_by_role("heading", name="Partition 2")).to_be_visible()
     keys.press("Escape")
     expect(page.locator("#partition")).to_be_hidden()
-    keys.press("Tab")
-    expect(page.locator("#lookup-curl")).to_be_focused()
+    keys.press("Shift+Tab")
+    keys.press("ArrowLeft")
+    expect(page.get_by_role("tab", name="Events")).to_be_focused()
+    expect(page.locator("#partitions")).to_be_hidden()
+    page.locator("#lookup-curl").focus()
     keys.press("Tab")
     keys.press("Tab")
     keys.type("web")

@@ -5,11 +5,13 @@ import { ask, Refusal, token } from "./api.js";
 import { Chart, pointsOf, RATIO, ratioOf, SERIES, THROUGHPUT } from "./charts.js";
 import { First } from "./first.js";
 import { keyProblems } from "./keys.js";
+import { Events } from "./events.js";
 import { Lookup } from "./lookup.js";
 import { Outage } from "./outage.js";
 import { levelOf, Partitions, partitionsOf, progressOf } from "./partitions.js";
 import { requestsWithoutEvents, tellRefused } from "./refused.js";
 import { Sources } from "./sources.js";
+import { Tabs } from "./tabs.js";
 import { Tail } from "./tail.js";
 import { byId, bytes, count, el, inLocalTime, percent, rate, show, span, timeWithSeconds, zone } from "./view.js";
 
@@ -190,9 +192,11 @@ async function lookAtStats() {
   byId("foot").textContent = [
     `gateway ${stats.version}`, worker ? `asked: ${worker}; the live tail shows its clients` : null, `log ${stats.log_id}`, `times in ${zone}`,
   ].filter(Boolean).join(" · ");
+  tabs.mark(all.some((one) => ["short", "away"].includes(levelOf(one))) ? "bad" : "");
   partitions.update(all, stats.window_seconds);
   tellFigures(figuresOf(stats, group?.totals ?? stats.totals, all, requestsWithoutEvents(stats, group)));
   tellRefused(stats, group);
+  events.areShown = stats.mode === "development" && !token.get();
   await tail.in(stats.mode);
   await first.update(group?.totals ?? stats.totals);
   tellState(problemsOf(stats, group, all), all, await outage.below(stats, all));
@@ -232,6 +236,8 @@ function repeat(look, everyMs, onError) {
 }
 
 const first = new First();
+const events = new Events(() => tabs.shown === "events");
+const tabs = new Tabs(() => events.look());
 const tail = new Tail((source, id) => lookup.show(source, id), () => lookAtApartNow(), (event) => first.arrived(event));
 repeat(lookAtStats, STATS_MS, tellLost);
 repeat(lookAtHistory, HISTORY_MS);
