@@ -21,6 +21,7 @@ from app.admin.edge_metrics import EdgeCollector
 from app.admin.history import History
 from app.admin.ingest_loop import IngestLoop, LoopCollector
 from app.admin.limit_metrics import LimitCollector
+from app.admin.recent_events import RecentEvents
 from app.admin.tail import Tail
 from app.auth.ingress_limits import IngressLimits
 from app.auth.key_entries import check_key_file
@@ -213,12 +214,13 @@ def _admin_context_of(
     setting_watch: SettingWatch,
     snapshots: SnapshotStore | None,
 ) -> AdminContext:
+    recent = RecentEvents(is_always_on=settings.mode == "development")
     return AdminContext(
         router,
         EdgeCollector(ingress),
         group,
         settings.group.worker_id,
-        Tail(clock, codes=CODES, reasons=REASONS),
+        Tail(clock, codes=CODES, reasons=REASONS, recent=recent),
         History(clock),
         setting_watch=setting_watch,
         snapshotter=None
