@@ -17,12 +17,13 @@ from pyspark.sql import functions as F
 
 from dedupe.model.record import VERSION as VERSION_READ
 from pipeline.audit.links import links
-from pipeline.audit.rules import documents, flaw, is_of_its_key
+from pipeline.audit.rules import documents, flaw, has_checksum, is_as_written, is_erased, is_of_its_key
 from pipeline.transforms.clean_topic import BASE_HEADER_BYTES, decoded, routed_partition
 
 FOREIGN = "foreign"
 VERSION = "version"
 VALUE = "value"
+ALTERED = "altered"
 WRONG_PARTITION = "wrong_partition"
 GAP = "gap"
 ORDER = "order"
@@ -39,11 +40,14 @@ REPEATED = "repeated"
 ALLOWED_REPEAT = "allowed_repeat"
 CLIENT_GAP = "client_gap"
 OUTSIDE_RETENTION = "outside_retention"
+UNPROVED = "unproved"
+ERASED = "erased"
 
 VIOLATIONS = {
     FOREIGN: "no gateway wrote it",
     VERSION: f"its record version is not {VERSION_READ}",
     VALUE: "its value is not the JSON of the event of its key",
+    ALTERED: "it was changed after it was written",
     WRONG_PARTITION: "its key belongs to another partition",
     GAP: "records before it are missing: lane_seq jumps",
     ORDER: "its lane_seq is not larger than those before it",
@@ -69,10 +73,12 @@ NOTICES = {
     UNJUDGED: "retention deleted these offsets before an audit read them",
     CLIENT_GAP: "its client session lacks sequences: the client lost these events, or will still send them",
     OUTSIDE_RETENTION: "it is older than the retention",
+    UNPROVED: "it has no checksum, so its content is unproved: an earlier gateway wrote it",
+    ERASED: "its content was erased, as it says itself",
 }
 """Kinds to report that are no fault of the gateway."""
 
-_OWN_FLAGS = (FOREIGN, VERSION, VALUE, WRONG_PARTITION)
+_OWN_FLAGS = (FOREIGN, VERSION, VALUE, ALTERED, WRONG_PARTITION)
 _ORDER_FLAGS = (GAP, ORDER, TIME_ORDER, RENUMBERED)
 _FLAGS = (*_OWN_FLAGS, *_ORDER_FLAGS)
 KEY_COLUMNS = ("hash", "event_key", "fingerprint", "partition", "offset", "timestamp", "lane_seq", "links")
@@ -105,15 +111,17 @@ def check_records(records: DataFrame, partitions: int | None) -> DataFrame:
     Check each record by itself.
 
     Args:
-        records: schema.RECORD.
+        records: schema.RECORD, and `changed` if columns were compared (pipeline/audit/columns.py).
         partitions: how many the topic has; None if that is unknown.
 
     Returns:
         topic, partition, offset, timestamp, message_id, source, flaw, event_key, fingerprint,
         lane_seq, client_hash, session_hash, sequence, acknowledged_through, gs, links (of links.links),
-        expected_partition (null if it is this one), hash, and `faults`, the kinds of _OWN_FLAGS as bits.
+        expected_partition (null if it is this one), altered (what was changed, or null), is_unproved (no
+        checksum), is_erased, hash, and `faults`, the kinds of _OWN_FLAGS as bits.
     """
     is_readable = (F.length("gw") >= BASE_HEADER_BYTES) & (F.col("version") == VERSION_READ)
+    changed = F.concat(F.lit("these columns do not follow from its value: "), F.col("changed"))
     own = (
         records.transform(decoded)
         .withColumn("documents", documents())
@@ -128,6 +136,10 @@ def check_records(records: DataFrame, partitions: int | None) -> DataFrame:
             (F.col("version") != VERSION_READ).alias("is_other_version"),
             is_of_its_key(F.col("documents")).alias("is_of_its_key"),
             F.when(is_readable, links(F.get("documents", F.lit(0))["timestamp"].isNotNull())).alias("links"),
+            is_as_written().alias("is_as_written"),
+            (changed if "changed" in records.columns else F.lit(None)).cast("string").alias("changed"),
+            is_erased(F.col("documents")).alias("is_erased"),
+            (is_readable & ~has_checksum()).alias("has_no_checksum"),
             *(
                 F.when(is_readable, F.col(name)).alias(name)
                 for name in (
@@ -146,17 +158,26 @@ def check_records(records: DataFrame, partitions: int | None) -> DataFrame:
     routed = F.lit(None).cast("bigint")
     if partitions is not None:
         routed = routed_partition(F.col("event_key"), F.col("client_hash"), partitions)
-    routed_records = own.select("*", F.nullif(routed, F.col("partition")).alias("expected_partition"))
     is_other_version = F.coalesce(F.col("is_other_version"), F.lit(False))
+    is_whole = F.col("flaw").isNull() & ~is_other_version
+    judged = own.select(
+        "*",
+        F.nullif(routed, F.col("partition")).alias("expected_partition"),
+        F.when(is_whole & ~F.col("is_as_written"), "its content differs from its checksum")
+        .when(is_whole, F.col("changed"))
+        .alias("altered"),
+        (F.col("has_no_checksum") & ~F.col("is_erased")).alias("is_unproved"),
+    )
     conditions = {
         VERSION: is_other_version,
         FOREIGN: F.col("flaw").isNotNull() & ~is_other_version,
-        VALUE: F.col("flaw").isNull() & ~F.col("is_of_its_key"),
+        VALUE: is_whole & F.col("is_as_written") & ~F.col("is_of_its_key"),
+        ALTERED: F.col("altered").isNotNull(),
         WRONG_PARTITION: F.col("expected_partition").isNotNull(),
     }
-    return routed_records.select(
-        "*", F.xxhash64("event_key").alias("hash"), _bits(conditions).alias("faults")
-    ).drop("is_other_version", "is_of_its_key")
+    return judged.select("*", F.xxhash64("event_key").alias("hash"), _bits(conditions).alias("faults")).drop(
+        "is_other_version", "is_of_its_key", "is_as_written", "changed", "has_no_checksum"
+    )
 
 
 def check_order(
@@ -251,6 +272,7 @@ def faulty(checked: DataFrame) -> DataFrame:
         FOREIGN: F.col("flaw"),
         VERSION: F.lit(""),
         VALUE: F.lit(""),
+        ALTERED: F.col("altered"),
         WRONG_PARTITION: F.concat(F.lit("belongs to partition "), F.col("expected_partition")),
         GAP: F.concat(
             (F.col("lane_seq") - 1 - F.col("seq_before")).cast("string"),
