@@ -18,7 +18,7 @@ from dedupe.partition.context import LaneContext
 from dedupe.partition.metrics import LaneMetrics
 from dedupe.partition.partition_index import PartitionIndex, window_of
 from dedupe.partition.record_reader import RecordReader
-from dedupe.storage.index import DedupeIndex, IndexIdentity, IndexState, Opening
+from dedupe.storage.index import DedupeIndex, IndexState, Opening
 from dedupe.storage.log import PartitionLog
 from dedupe.storage.snapshots.manifest import Manifest, SnapshotError
 from dedupe.storage.snapshots.store import SnapshotStore
@@ -69,13 +69,7 @@ class IndexRecovery:
         self._context = context
         self._metrics = metrics
         self._reader = RecordReader(partition, partition_log, context, metrics)
-        self.identity = IndexIdentity(
-            log_id=context.log_id,
-            topic=context.topic,
-            partition=partition,
-            partitions=context.partitions,
-            key_check=context.identity.check_value,
-        )
+        self.identity = context.index_of(partition)
         self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
         self._is_discarded = False  # counted as a rebuild already
         self._is_disproved = False  # its files and its snapshots are to be deleted
@@ -191,9 +185,11 @@ class IndexRecovery:
         async with self._context.open_turn:
             try:
                 index = store.open(self.identity)
-            except IndexDisprovedError:
+            except IndexDisprovedError as err:
                 if self._log_alone:
                     raise  # it was not deleted
+                if store.snapshots is not None:
+                    store.snapshots.doubt(self.identity, err.lineage)
                 self._is_disproved = True
             except IndexCorruptError as err:
                 self._logger.error("index is unusable, rebuilding it from the log", reason=str(err))
@@ -300,6 +296,8 @@ class IndexRecovery:
             index = await self._open(log_start)
             if index.index.state != manifest.state:
                 raise SnapshotError("damaged", "its state is not what its manifest says")
+            if await snapshots.is_doubted(self.identity, index.index.lineage):
+                raise SnapshotError("disproved", "it is a copy of an index that the log has disproved")
             if (reason := await self._reason_to_rebuild(index, end)) is not None:
                 raise SnapshotError("disproved", reason)
         except (SnapshotError, IndexCorruptError) as err:

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from dedupe.model.record import VERSION as VERSION_READ
+from pipeline.audit.links import links
 from pipeline.audit.rules import documents, flaw, is_of_its_key
 from pipeline.transforms.clean_topic import BASE_HEADER_BYTES, decoded, routed_partition
 
@@ -29,6 +30,7 @@ TIME_ORDER = "time_order"
 RENUMBERED = "renumbered"
 DUPLICATE = "duplicate"
 CONFLICT = "conflict"
+SECOND_PLACE = "second_place"
 WRONG_KEY = "wrong_key"
 MISSING = "missing"
 NOT_ARCHIVED = "not_archived"
@@ -48,6 +50,7 @@ VIOLATIONS = {
     TIME_ORDER: "its timestamp is smaller than those before it",
     DUPLICATE: "its event is stored before, within the window",
     CONFLICT: "its event is stored before with other content, within the window",
+    SECOND_PLACE: "its event is stored before in another place of its client's sessions, within the window",
     WRONG_KEY: "its key or partition does not follow from the identity secret",
     MISSING: "the archive lacks records of these offsets",
 }
@@ -72,7 +75,7 @@ NOTICES = {
 _OWN_FLAGS = (FOREIGN, VERSION, VALUE, WRONG_PARTITION)
 _ORDER_FLAGS = (GAP, ORDER, TIME_ORDER, RENUMBERED)
 _FLAGS = (*_OWN_FLAGS, *_ORDER_FLAGS)
-KEY_COLUMNS = ("hash", "event_key", "fingerprint", "partition", "offset", "timestamp", "lane_seq")
+KEY_COLUMNS = ("hash", "event_key", "fingerprint", "partition", "offset", "timestamp", "lane_seq", "links")
 """The columns of a record that later audits need to recognize its copies."""
 
 _AFFECTED = ("kind", "partition", "offset", "message_id", "source", "detail")
@@ -107,8 +110,8 @@ def check_records(records: DataFrame, partitions: int | None) -> DataFrame:
 
     Returns:
         topic, partition, offset, timestamp, message_id, source, flaw, event_key, fingerprint,
-        lane_seq, client_hash, session_hash, sequence, acknowledged_through, gs, expected_partition (null if
-        it is this one), hash, and `faults`, the kinds of _OWN_FLAGS as bits.
+        lane_seq, client_hash, session_hash, sequence, acknowledged_through, gs, links (of links.links),
+        expected_partition (null if it is this one), hash, and `faults`, the kinds of _OWN_FLAGS as bits.
     """
     is_readable = (F.length("gw") >= BASE_HEADER_BYTES) & (F.col("version") == VERSION_READ)
     own = (
@@ -124,6 +127,7 @@ def check_records(records: DataFrame, partitions: int | None) -> DataFrame:
             flaw().alias("flaw"),
             (F.col("version") != VERSION_READ).alias("is_other_version"),
             is_of_its_key(F.col("documents")).alias("is_of_its_key"),
+            F.when(is_readable, links(F.get("documents", F.lit(0))["timestamp"].isNotNull())).alias("links"),
             *(
                 F.when(is_readable, F.col(name)).alias(name)
                 for name in (
@@ -229,9 +233,9 @@ def repeats(checked: DataFrame, hashes: DataFrame, bounds: DedupeBounds) -> Data
         *(column.alias(f"first_{name}") for name, column in first.items()),
     ).where(F.col("is_new") & F.col("earlier_timestamp").isNotNull())
     is_same = F.col("fingerprint") == F.col("first_fingerprint")
-    return _affected(
+    return affected(
         compared,
-        F.when(_is_forgotten(bounds), ALLOWED_REPEAT)
+        F.when(is_forgotten(bounds), ALLOWED_REPEAT)
         .when(F.lit(None in bounds), REPEATED)
         .when(is_same, DUPLICATE)
         .otherwise(CONFLICT),
@@ -269,17 +273,17 @@ def faulty(checked: DataFrame) -> DataFrame:
     ]
     with_fault = checked.where(F.col("faults") != 0)
     each = with_fault.select("*", F.explode(F.array_compact(F.array(*faults))).alias("fault"))
-    return _affected(each, F.col("fault.kind"), F.col("fault.detail"))
+    return affected(each, F.col("fault.kind"), F.col("fault.detail"))
 
 
 def outside_retention(checked: DataFrame, retention: timedelta) -> DataFrame:
     """Return every record older than the retention, counted from the newest record."""
     newest = checked.agg(F.max("timestamp").alias("newest"))
     old = checked.crossJoin(newest).where(F.col("timestamp") < F.col("newest") - F.lit(retention))
-    return _affected(old, F.lit(OUTSIDE_RETENTION), F.concat(F.lit("of "), F.col("timestamp").cast("string")))
+    return affected(old, F.lit(OUTSIDE_RETENTION), F.concat(F.lit("of "), F.col("timestamp").cast("string")))
 
 
-def _is_forgotten(bounds: DedupeBounds) -> Column:
+def is_forgotten(bounds: DedupeBounds) -> Column:
     """Whether a known bound lets a gateway accept the copy as a new event."""
     is_forgotten = F.lit(False)
     if bounds.window is not None:
@@ -310,7 +314,8 @@ def by_partition(values: Mapping[int, Any], column: str, like: DataFrame) -> Col
     return value_column.cast(like.schema[column].dataType)
 
 
-def _affected(records: DataFrame, kind: Column, detail: Column) -> DataFrame:
+def affected(records: DataFrame, kind: Column, detail: Column) -> DataFrame:
+    """Return records with what a report says of them: kind, partition, offset, message_id, source, detail."""
     # A foreign record may hold other bytes than UTF-8.
     message_id = F.make_valid_utf8("message_id")
     return records.select(

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from pipeline.audit import checks, clients, stretches
 from pipeline.audit.checks import DedupeBounds, PrecedingRecord
+from pipeline.audit.places import second_places
 from pipeline.audit.verdict import (
     AffectedRecord,
     ClientSessions,
@@ -69,10 +70,22 @@ def find_faults(
     return collect_findings(checks.faulty(ordered))
 
 
-def find_repeats(checked: DataFrame, bounds: DedupeBounds) -> dict[str, Finding]:
-    """Return the events that are stored more than once, by kind."""
+def find_repeats(checked: DataFrame, linked: DataFrame | None, bounds: DedupeBounds) -> dict[str, Finding]:
+    """
+    Return the events that are stored more than once, by kind.
+
+    Args:
+        checked: of checks.with_earlier_keys.
+        linked: of places.places, with those of earlier audits; None without client sessions.
+        bounds: how far back ids are remembered.
+    """
+    found = list[DataFrame]()
     hashes = checks.repeated_hashes(checked)
-    return {} if hashes.isEmpty() else collect_findings(checks.repeats(checked, hashes, bounds))
+    if not hashes.isEmpty():
+        found.append(checks.repeats(checked, hashes, bounds))
+    if linked is not None:
+        found.append(second_places(linked, bounds))
+    return collect_findings(reduce(DataFrame.unionByName, found)) if found else {}
 
 
 def find_notices(checked: DataFrame, *, retention: timedelta | None) -> dict[str, Finding]:

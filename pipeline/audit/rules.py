@@ -68,7 +68,7 @@ def documents() -> Column:
     # but then _END, which is random, is not in the result.
     end = f',{{"messageId":"{_END}"}}]'
     text = F.concat(F.lit("["), _document().cast("string"), F.lit(end))
-    fields = "messageId string, reason string, id string, source string"
+    fields = "messageId string, reason string, id string, source string, timestamp string"
     return F.from_json(text, f"array<struct<{fields}>>", _STRICT)
 
 

@@ -16,6 +16,7 @@ from pipeline.audit import checks, evaluation, scope
 from pipeline.audit.checks import BEFORE_FIRST, DedupeBounds, PrecedingRecord
 from pipeline.audit.deep import wrong_keys
 from pipeline.audit.expected import Expected, expect_archive, expect_topic
+from pipeline.audit.places import places
 from pipeline.audit.reconciliation import Reading, Reconciliation, Stats, reconcile
 from pipeline.audit.saved_state import AuditState, StateFolder
 from pipeline.audit.scope import Scope
@@ -154,6 +155,10 @@ class _Records:
         return sum(summary.records for summary in self.summaries)
 
     @property
+    def has_sessions(self) -> bool:
+        return any(summary.session_records for summary in self.summaries)
+
+    @property
     def topics(self) -> list[str]:
         names = {name for s in self.summaries for name in (s.first_topic, s.last_topic)}
         return sorted(name for name in names if name is not None)
@@ -199,7 +204,13 @@ class _Run:
             outlives_retention=self.request.is_of_archive,
         )
         findings |= self.expected.unjudged
-        findings |= evaluation.find_repeats(checks.with_earlier_keys(records.checked, earlier), self.bounds)
+        linked = None
+        if records.has_sessions:
+            linked = places(records.checked)
+            earlier_links = folder.matching_links(self.past, linked) if folder else None
+            linked = checks.with_earlier_keys(linked, earlier_links)
+        own = checks.with_earlier_keys(records.checked, earlier)
+        findings |= evaluation.find_repeats(own, linked, self.bounds)
         findings |= evaluation.find_notices(records.checked, retention=self.request.retention)
         if self.request.secret is not None and self.partitions is not None:
             self.log_progress("recomputing every key")
@@ -210,7 +221,7 @@ class _Run:
 
     def client_sessions(self, records: _Records) -> tuple[ClientSessions, dict[str, Finding]]:
         """Return the gaps of the records' client sessions; a quarantine has no sessions."""
-        if any(summary.session_records for summary in records.summaries):
+        if records.has_sessions:
             self.log_progress("looking for gaps of client sessions")
         return evaluation.find_client_gaps(records.checked, records.summaries)
 

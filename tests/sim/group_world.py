@@ -15,6 +15,7 @@ from typing import Any
 from app.peers.peers import Peers
 from dedupe.cluster.append_watch import MOVE_AGAIN_S
 from dedupe.cluster.assignment import Member
+from dedupe.cluster.input_shares import GroupShares
 from dedupe.cluster.lane_manager import LaneManager
 from dedupe.cluster.request_handler import PeerRequestHandler
 from dedupe.cluster.route import GroupRoute
@@ -79,6 +80,11 @@ class Worker:
         return self._running is not None
 
     @property
+    def has_died(self) -> bool:
+        """Whether its process was killed: what still ends is no deed of it."""
+        return self._died is not None and self._died.done()
+
+    @property
     def router(self) -> Router:
         assert self.world.router is not None
         return self.world.router
@@ -113,8 +119,9 @@ class Worker:
             network=group.net.network(host),
             rng=Random(f"{host} {self._starts}"),
         )
+        self.shares = GroupShares(self.membership, self.name)
         self.manager = LaneManager(
-            member, lanes, self.membership, self.peers, clock, has_disk_room=lambda: router.has_disk_room
+            member, lanes, self.shares, self.peers, clock, has_disk_room=lambda: router.has_disk_room
         )
         self.handler = PeerRequestHandler(self.manager, clock, lambda: router.has_disk_room)
         self._note_given_up()
@@ -143,6 +150,8 @@ class Worker:
             running.create_task(self.peers.run(None, self.handler))
             running.create_task(self.manager.run())
             running.create_task(self._open())
+            if self.group.beside is not None:
+                running.create_task(self.group.beside(self))
 
     async def _open(self) -> None:
         """Open it to clients while it is ready, and look at its disk, as app.process.disk does."""
@@ -309,6 +318,8 @@ class GroupWorld:
         """Answers of `deliver` but success, and whoever of them could not even ask."""
         self.given_up: list[tuple[int, float, dict[str, int]]] = []
         """Lanes that their owner gave up, when, and who else ran then."""
+        self.beside: Callable[[Worker], Coroutine[Any, Any, None]] | None = None
+        """What each process runs besides lanes."""
         self._background: list[asyncio.Task[Any]] = []
 
     async def __aenter__(self) -> "GroupWorld":

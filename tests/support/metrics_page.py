@@ -65,7 +65,7 @@ def families() -> Iterator[Metric]:
             GroupCollector(cast("Any", group)),
             SourceCollector(SourceUse()),
             SettingCollector(cast("Any", SimpleNamespace(problems=()))),
-            NativeCollector(NativeUse("")),
+            NativeCollector(NativeUse("", lambda: (0, ""))),
             InputCollector(cast("Any", SimpleNamespace(inputs=()))),
             SnapshotCollector(cast("Any", SimpleNamespace(lanes=(), drill_age_s=0.0))),
         ):
