@@ -149,6 +149,11 @@ class GroupCollector(ScrapedCollector):
             yield GaugeMetricFamily(
                 "gateway_group_silence_seconds", "Time since the coordinator's last answer", silence_s
             )
+        yield GaugeMetricFamily(
+            "gateway_group_joining_seconds",
+            "Time since an assignment was asked for that has not come; 0 while there is one",
+            self._group.membership.joining_s,
+        )
         up = GaugeMetricFamily("gateway_peer_up", "1 if the other worker answers", labels=["worker"])
         connections = CounterMetricFamily(
             "gateway_peer_connections", "Connections made to the other worker", labels=["worker"]

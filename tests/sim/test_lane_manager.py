@@ -82,7 +82,7 @@ class SimMembership:
     """A place in a group that says what a test wants."""
 
     def __init__(self) -> None:
-        self.silence_s = 0.0
+        self.silence_s = self.joining_s = 0.0
         self.rejoins = 0
 
     async def run(self, describe: Describe, take: Take) -> None:

@@ -52,7 +52,7 @@ def families() -> Iterator[Metric]:
             manager=manager,
             can_follow=True,
             peers=SimpleNamespace(metrics=PeerMetrics()),
-            membership=SimpleNamespace(silence_s=0.0),
+            membership=SimpleNamespace(silence_s=0.0, joining_s=0.0),
         )
         for collector in (
             RequestMetrics(),
