@@ -25,6 +25,7 @@ COPY pyproject.toml LICENSE ./
 COPY app app
 COPY dedupe dedupe
 COPY pipeline pipeline
+COPY docs/runbooks docs/runbooks
 RUN /pip/bin/pip wheel --quiet --no-deps --build-constraint constraints.txt --wheel-dir /wheels . \
     && /pip/bin/pip --python /venv/bin/python install --quiet \
        --constraint constraints.txt --build-constraint constraints.txt \

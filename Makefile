@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 include tools/setup.mk
 
-.PHONY: help run native test unit mutants prove fuzz docs site check kafka pipeline kafka-matrix demo bench load fault screenshots image-test chart-test k8s-test grafana-test clean
+.PHONY: help run native test unit mutants prove fuzz docs site check kafka pipeline kafka-matrix demo bench load fault screenshots image-test chart-test k8s-test grafana-test release release-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -93,6 +93,12 @@ k8s-test: $(CLUSTER_NEEDS) ## install, upgrade and scale the chart on a real con
 
 grafana-test: $(GRAFANA_NEEDS) ## have a real Grafana take its files of deploy/compose.yaml and ask Prometheus; the first call builds it for six minutes
 	@exec $(BIN)/pytest tests/deploy/grafana $(ARGS)
+
+release: $(RELEASE_NEEDS) ## build all that is published, VERSION=x, into dist/x, and push images and charts to REGISTRY=
+	@exec $(BIN)/python -m tools.release "$(VERSION)" $(if $(REGISTRY),--registry "$(REGISTRY)") $(ARGS)
+
+release-test: $(RELEASE_NEEDS) build/image/base.tar build/.stamp-registry build/kafka/.stamp-libs ## release to a registry on this machine, install from it, upgrade a group; Debian, as root
+	@exec $(BIN)/pytest tests/deploy/release -s $(ARGS)
 
 clean: ## remove .venv, build and caches; never the gateway's data
 	@rm -rf $(VENV) build dist native/target tests/e2e/sdks/*/node_modules tests/e2e/clients/javascript/node_modules tests/deploy/grafana/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -21,6 +21,7 @@ from app.admin.edge_metrics import EdgeCollector
 from app.admin.history import History
 from app.admin.ingest_loop import IngestLoop, LoopCollector
 from app.admin.limit_metrics import LimitCollector
+from app.admin.recent_events import RecentEvents
 from app.admin.tail import Tail
 from app.auth.ingress_limits import IngressLimits
 from app.auth.key_entries import check_key_file
@@ -76,6 +77,7 @@ from app.stores import (
     use_snapshots,
 )
 from app.telemetry.traces import Traces, tracing
+from dedupe.cluster.input_shares import LoneShares
 from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.errors import ConfigurationError, GatewayError
 from dedupe.model.identity import Identity
@@ -184,7 +186,13 @@ async def serve(
         )
         if input_specs:
             inputs = build_inputs(
-                settings, ingest, input_specs, opened.store, partial(open_input, settings), own_topic_ids
+                settings,
+                ingest,
+                input_specs,
+                opened.store,
+                partial(open_input, settings),
+                own_topic_ids,
+                LoneShares() if group is None else group.input_shares,
             )
             parts = parts._replace(admin_context=replace(admin_context, inputs=inputs))
         servers = list(zip(_build_servers(parts, ingest), listeners, strict=True))
@@ -206,12 +214,13 @@ def _admin_context_of(
     setting_watch: SettingWatch,
     snapshots: SnapshotStore | None,
 ) -> AdminContext:
+    recent = RecentEvents(is_always_on=settings.mode == "development")
     return AdminContext(
         router,
         EdgeCollector(ingress),
         group,
         settings.group.worker_id,
-        Tail(clock, codes=CODES, reasons=REASONS),
+        Tail(clock, codes=CODES, reasons=REASONS, recent=recent),
         History(clock),
         setting_watch=setting_watch,
         snapshotter=None

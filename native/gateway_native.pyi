@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from dedupe.decide.recovery import CheckedRecord
-from dedupe.model.types import Event, LogRecord, Order
+from dedupe.model.types import Event, LogRecord, Order, Session
 
 __version__: str
 
@@ -57,8 +57,9 @@ class Document:
         self, request: Request, start: int, bytes_left: int, work_bytes: int
     ) -> tuple[list[Event], int, bytes | None] | None: ...
 
-def encode(
+def encode_records(
     events: Sequence[Event],
+    sessions: Sequence[Session | None],
     first_lane_seq: int,
     timestamp_ms: int,
     producer_id: int,

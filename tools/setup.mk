@@ -21,6 +21,7 @@ CHART_NEEDS := $(VENV)/.stamp-dev build/go/helm build/go/kube-score build/go/com
 CONTROL_PLANE := build/go/kube-apiserver build/go/kube-controller-manager build/go/kube-scheduler
 CLUSTER_NEEDS := $(CHART_NEEDS) $(CONTROL_PLANE) build/.stamp-etcd
 GRAFANA_NEEDS := $(VENV)/.stamp-dev build/.stamp-promtool build/grafana/.stamp tests/deploy/grafana/node_modules/.stamp
+RELEASE_NEEDS := $(VENV)/.stamp-dev build/release/.stamp build/go/helm build/image/.stamp-buildah build/.stamp-cargo build/.stamp-java tests/e2e/clients/javascript/node_modules/.stamp
 IMAGE_NEEDS := $(VENV)/.stamp-dev build/sdks/python/segment-2.4.0/.stamp build/kafka/.stamp-libs
 KOTLIN := clients/kotlin/pom.xml $(shell find clients/kotlin/src -name '*.kt')
 SPARK_POM := pipeline/pom.xml
@@ -336,6 +337,19 @@ build/image/base.tar: | build/image/.stamp-buildah
 	@mmdebstrap --quiet --variant=apt --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr --include=$(BASE_PACKAGES) --aptopt='APT::Install-Recommends "false"' \
 	  --aptopt='Acquire::Languages "none"' --dpkgopt='path-exclude=/usr/share/doc/*' \
 	  --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' bookworm $@
+
+# What builds wheels and sdists, in a folder of its own: nothing else needs it.
+build/release/.stamp: tools/release/requirements.txt | $(VENV)/.stamp-pip
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --requirement $<
+	@touch $@
+
+HAVE_REGISTRY := command -v docker-registry >/dev/null
+
+build/.stamp-registry:
+	@$(HAVE_REGISTRY) || { $(APT_INSTALL) docker-registry; } || true
+	@$(HAVE_REGISTRY) || { echo "Releases are tried on a registry of this machine: install docker-registry (Debian), then try again." >&2; exit 1; }
+	@mkdir -p $(@D) && touch $@
 
 HAVE_NGINX := command -v nginx >/dev/null
 

@@ -21,11 +21,12 @@ from app.admin.answers import TokenInvalidError, json_answer
 from app.admin.conflict import Comparison
 from app.admin.console import add_console
 from app.admin.edge_metrics import EdgeCollector
+from app.admin.event_routes import HeldEvents, add_events
 from app.admin.group import GroupCollector, add_group, group_of, places_of
 from app.admin.history import History, add_history
 from app.admin.host_check import check_hosts
 from app.admin.ingest_loop import IngestLoop
-from app.admin.inputs import InputCollector, add_inputs
+from app.admin.inputs import InputCollector, add_input_controls, add_inputs
 from app.admin.lane_metrics import LaneCollector
 from app.admin.lookup import Lookup, add_lookup
 from app.admin.native_metrics import NativeCollector, native_document
@@ -35,6 +36,7 @@ from app.admin.probes import add_probes
 from app.admin.quarantine_search import locate
 from app.admin.quarantined import Quarantined, add_quarantined, differs_in
 from app.admin.replay import ReplayAt, add_replay, no_record
+from app.admin.runbooks import add_runbooks
 from app.admin.scopes import READ, Scope, check_scopes
 from app.admin.sessions import add_sessions
 from app.admin.setting_metrics import SettingCollector
@@ -141,14 +143,16 @@ def create_admin(
     add_lookup(app, Lookup(admin_context.router, store, identity, settings.log.topics, clock), ingest_loop)
     add_history(app, admin_context.history, admin_context.group, clock, ingest_loop)
     comparison = Comparison(store, settings.log.topic, frozenset(settings.gateway.fingerprint_ignore))
+    compared = partial(differs_in, comparison)
     add_tail(
         app,
         admin_context.tail,
         ingest_loop,
         partial(locate, admin_context.router, identity),
-        partial(differs_in, comparison),
+        compared,
         is_ending=lambda: admin_context.router.is_draining,
     )
+    add_events(app, HeldEvents(admin_context.tail, ingest_loop, compared, clock))
     add_quarantined(
         app,
         Quarantined(admin_context.router, store, identity, settings.log.topics[1], comparison),
@@ -156,8 +160,10 @@ def create_admin(
     )
     add_replay(app, admin_context.replay_at, ingest_loop)
     add_console(app)
+    add_runbooks(app)
     add_verify(app, admin_context.router, store, clock, ingest_loop)
     add_inputs(app, admin_context.inputs, ingest_loop)
+    add_input_controls(app, admin_context.inputs, ingest_loop)
     add_snapshots(app, admin_context.router, admin_context.snapshotter, ingest_loop)
     add_partitions(app, admin_context.group, admin_context.stats, ingest_loop)
     add_write_keys(app, admin_context.edge.key_file, admin_context.group, ingest_loop)

@@ -3,8 +3,9 @@ The scopes of tokens on the admin port.
 
 A route declares its scope: `dependencies=[READ]` or `[WRITE]`, or `[OPEN]` if it shows no secret and changes
 nothing. Contents of events need WRITE: `[READ_VALUE]` is for a route that shows them only if `value` is in
-the query. `check_scopes` refuses a route without a scope at the start. A writing token may read, too. Each
-request of a route that needs WRITE is logged with its outcome.
+the query; `[FULL_VALUE]` needs the writing token in any case, and is noted only with `value`. `check_scopes`
+refuses a route without a scope at the start. A writing token may read, too. Each request of a route that
+needs WRITE is logged with its outcome.
 
 The tokens, pairs of scope and bytes, are the application's `state.tokens`.
 """
@@ -70,9 +71,19 @@ async def _check_read_value(request: Request, shown: Shown) -> AsyncIterator[Non
         yield
 
 
+async def _check_full_value(request: Request, shown: Shown) -> AsyncIterator[None]:
+    if "value" in request.query_params:
+        async with asynccontextmanager(_check_write)(request, shown):
+            yield
+    elif _scope_of(request, shown) is Scope.WRITE:
+        yield
+    else:
+        raise TokenScopeError
+
+
 OPEN, READ, WRITE = Depends(_allow), Depends(_check_read), Depends(_check_write)
-READ_VALUE = Depends(_check_read_value)
-_MARKS = {_allow, _check_read, _check_write, _check_read_value}
+READ_VALUE, FULL_VALUE = Depends(_check_read_value), Depends(_check_full_value)
+_MARKS = {_allow, _check_read, _check_write, _check_read_value, _check_full_value}
 
 
 def check_scopes(app: FastAPI) -> None:

@@ -2,7 +2,8 @@
 The live tail: events as they are decided, and the newest rejections.
 
 The ingest's thread writes samples, and the admin port's thread reads them. Nothing waits: a slow listener
-misses samples, and receives their number. Without a listener, only rejected and conflicting events are noted.
+misses samples, and receives their number. Without a listener, only rejected and conflicting events are noted,
+unless the last events are held for the console (app.admin.recent_events).
 """
 
 from collections import deque
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 import structlog
 
+from app.admin.recent_events import Decided, RecentEvents, Sender
 from app.admin.recent_rejections import RecentRejections
 from app.admin.tail_sample import VALUE_BYTES_MAX, Sample
 from app.http.request_context import RequestContext
@@ -127,11 +129,12 @@ class Tail:
         *,
         codes: Mapping[Admission, str] | None = None,
         reasons: Mapping[str, str] | None = None,
+        recent: RecentEvents | None = None,
     ) -> None:
         """Use the codes of verdicts, and the sentence of each code, of receipts."""
         self.rejections = RecentRejections()
+        self.recent = recent or RecentEvents()
         self.reasons = reasons or {}
-        self.is_on = False
         self._clock = clock
         self._codes = codes or {}
         self._listeners: tuple[Listener, ...] = ()
@@ -144,15 +147,37 @@ class Tail:
             return None
         listener = Listener(wanted)
         self._listeners = (*self._listeners, listener)
-        self.is_on = True
         return listener
 
     def leave(self, listener: Listener) -> None:
         """Remove a listener."""
         self._listeners = tuple(other for other in self._listeners if other is not listener)
-        self.is_on = bool(self._listeners)
+
+    def samples_of(self, request: Decided) -> list[Sample]:
+        """Return a held request's events as samples, in its order; one sample if they are not known."""
+        at_ms, sender, events, outcomes, rejected, refusal = request
+        if outcomes is None:
+            verdict = _verdict_of_refusal(refusal or "")
+            return [sample_of(at_ms, event, verdict, refusal, sender) for event in events or (None,)]
+        decided = [
+            sample_of(
+                at_ms,
+                event,
+                ACCEPTED if admission is NEW else _VERDICT_OF[admission],
+                self._codes.get(admission),
+                sender,
+                offset,
+            )
+            for event, admission, offset in zip(events, *outcomes, strict=True)
+        ]
+        return decided + [sample_of(at_ms, event, REJECTED, event.reason, sender) for event in rejected]
 
     # ---- the ingest's thread
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it has a reader, or holds events for one."""
+        return bool(self._listeners) or self.recent.is_on
 
     def decided(
         self, events: Sequence[Event], outcomes: Outcomes, rejected: Sequence[Event], context: RequestContext
@@ -172,7 +197,8 @@ class Tail:
             logger.error("the live tail missed a refusal", exc_info=err)
 
     def _refused(self, code: str, context: RequestContext) -> None:
-        verdict = UNKNOWN if code in _UNKNOWN_CODES else REFUSED
+        verdict = _verdict_of_refusal(code)
+        self._hold(context.watched, None, (), context, code)
         listeners = self._ready()
         for event in context.watched or (None,):
             if event is not None and event.flags & FLAG_PIECE:
@@ -182,6 +208,7 @@ class Tail:
     def _decided(
         self, events: Sequence[Event], outcomes: Outcomes, rejected: Sequence[Event], context: RequestContext
     ) -> None:
+        self._hold(events, outcomes, rejected, context)
         listeners = self._ready()
         if (
             not listeners
@@ -205,6 +232,18 @@ class Tail:
             rejections.append((event, REJECTED, event.reason, None))
         for event, verdict, code, offset_there in rejections:
             self.rejections.note(self._sample(event, verdict, code, context, offset_there))
+
+    def _hold(
+        self,
+        events: Sequence[Event],
+        outcomes: Outcomes | None,
+        rejected: Sequence[Event],
+        context: RequestContext,
+        refusal: str | None = None,
+    ) -> None:
+        if self.recent.is_on and self.recent.is_due(now_ms := self._clock.now_ms()):
+            sender = Sender(context.source, context.client, context.request_id)
+            self.recent.note(Decided(now_ms, sender, events, outcomes, rejected, refusal))
 
     def _ready(self) -> tuple[Listener, ...]:
         listeners = self._listeners
@@ -238,27 +277,43 @@ class Tail:
         context: RequestContext,
         offset: int | None = None,
     ) -> Sample:
-        source, message_id = _named(event, context)
-        value = event.value if event is not None and len(event.value) <= VALUE_BYTES_MAX else None
-        has_place = event is not None and verdict not in _PLACELESS and offset is not None and offset >= 0
-        return Sample(
-            self._clock.now_ms(),
-            verdict,
-            code,
-            source,
-            message_id,
-            context.client,
-            context.request_id or None,
-            partition=event.partition if event is not None and has_place else None,
-            offset=offset if has_place else None,
-            sequence=event.session.sequence if event is not None and event.session else None,
-            value=value,
-            is_wrapped=event is not None and event.reason is not None,
-            key=event.key + event.fingerprint if event is not None else b"",
-        )
+        return sample_of(self._clock.now_ms(), event, verdict, code, context, offset)
 
 
-def _named(event: Event | None, context: RequestContext) -> tuple[str | None, str | None]:
+def sample_of(
+    at_ms: int,
+    event: Event | None,
+    verdict: str,
+    code: str | None,
+    sender: RequestContext | Sender,
+    offset: int | None = None,
+) -> Sample:
+    """Return the sample of an event, or of a request without known events."""
+    source, message_id = _named(event, sender)
+    value = event.value if event is not None and len(event.value) <= VALUE_BYTES_MAX else None
+    has_place = event is not None and verdict not in _PLACELESS and offset is not None and offset >= 0
+    return Sample(
+        at_ms,
+        verdict,
+        code,
+        source,
+        message_id,
+        sender.client,
+        sender.request_id or None,
+        partition=event.partition if event is not None and has_place else None,
+        offset=offset if has_place else None,
+        sequence=event.session.sequence if event is not None and event.session else None,
+        value=value,
+        is_wrapped=event is not None and event.reason is not None,
+        key=event.key + event.fingerprint if event is not None else b"",
+    )
+
+
+def _verdict_of_refusal(code: str) -> str:
+    return UNKNOWN if code in _UNKNOWN_CODES else REFUSED
+
+
+def _named(event: Event | None, context: RequestContext | Sender) -> tuple[str | None, str | None]:
     """Return the source and the message id, None if unknown."""
     if event is None:
         return context.source, None

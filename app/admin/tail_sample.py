@@ -38,7 +38,7 @@ class Sample(NamedTuple):
 
 def document_of(sample: Sample, *, is_shown: bool = False) -> dict[str, Any]:
     """Return a sample as a document, with the whole event if `is_shown`."""
-    event = _event_in(sample)
+    event = event_in(sample)
     document: dict[str, Any] = {
         "time_ms": sample.at_ms,
         "verdict": sample.verdict,
@@ -57,7 +57,7 @@ def document_of(sample: Sample, *, is_shown: bool = False) -> dict[str, Any]:
     return document | {"value": event or None} if is_shown else document
 
 
-def _event_in(sample: Sample) -> dict[str, Any]:
+def event_in(sample: Sample) -> dict[str, Any]:
     """Return the event's fields; empty if they are unknown."""
     if sample.value is None:
         return {}

@@ -146,7 +146,7 @@ class NativeModule:
             prefix = self._identity.sequence_prefix(session.client_hash, session.session_hash)
             fields = self._session_fields(source, session)
         request: Request = self._module.Request(
-            self._fields_of(ignored, values.merging | changed_fields),
+            self._fields_of(ignored, values.merging | changed_fields if changed_fields else values.merging),
             source,
             order,
             prefix,

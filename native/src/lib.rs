@@ -17,7 +17,7 @@ mod gateway_native {
     #[pymodule_export]
     use super::faults::{faults, provoke};
     #[pymodule_export]
-    use super::record_batch::encode;
+    use super::record_batch::encode_records;
     #[pymodule_export]
     use super::record_reader::{Decoder, Fetched, Records};
 

@@ -92,7 +92,7 @@ def test_batch_that_it_fails_to_write_is_written_by_the_python_code() -> None:
 
 def test_error_that_no_event_explains_is_a_fault() -> None:
     before, _ = gateway_native.faults()
-    assert gateway_native.encode([()], 1, 2, 3, 4, 5, 99) is None  # type: ignore[list-item]
+    assert gateway_native.encode_records([()], [], 1, 2, 3, 4, 5, 99) is None  # type: ignore[list-item]
     assert gateway_native.faults() == (before + 1, "IndexError: tuple index out of range")
 
 

@@ -71,7 +71,7 @@ imagePullSecrets:
 {{- end }}
 
 {{- define "gateway.image" -}}
-{{- $registry := .Values.image.registry | default .Values.global.imageRegistry }}
+{{- $registry := .Values.global.imageRegistry | default .Values.image.registry }}
 {{- $repository := ternary (printf "%s/%s" $registry .Values.image.repository) .Values.image.repository (ne $registry "") }}
 {{- with .Values.image.digest }}{{ printf "%s@%s" $repository . }}{{ else }}{{ printf "%s:%s" $repository (default .Chart.AppVersion .Values.image.tag) }}{{ end }}
 {{- end }}

@@ -345,7 +345,7 @@ def test_a_mirror_has_every_image_and_labels_are_everywhere() -> None:
     assert claim["metadata"]["labels"] == {"backup": "false", "cost-centre": "4711"}
     other = render("production", global__imageRegistry="a.example.com", image__registry="b.example.com")
     (container,) = only(other, "StatefulSet")["spec"]["template"]["spec"]["containers"]
-    assert container["image"].startswith("b.example.com/gateway:")
+    assert container["image"].startswith("a.example.com/gateway:")
 
 
 def test_pods_wait_before_they_stop_on_older_clusters_too() -> None:

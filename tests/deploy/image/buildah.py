@@ -8,10 +8,14 @@ stood in for by Debian and its Python (build/image/base.tar, see the Makefile).
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import httpx
+import psutil
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "build" / "image"
@@ -21,17 +25,28 @@ JAVA_TRUSTED = Path("/etc/ssl/certs/java/cacerts")
 JAVA_TRUSTED_INSIDE = "/run/trusted-by-java"  # the image's own Java writes where the host has it
 MAY_CHANGE = ("proc", "sys", "dev", "data", "tmp", "run", "etc/hosts", "etc/resolv.conf", "etc/hostname")
 TIMEOUT_S = 1500
+START_TIMEOUT_S = 60.0
 
 
-def _words(*arguments: str | Path) -> list[str]:
+def command_of(*arguments: str | Path) -> list[str]:
+    """Return the words of a command of buildah."""
     storage = ["--storage-driver", "vfs", "--root", str(FOLDER / "storage"), "--runroot", str(FOLDER / "run")]
     return ["buildah", *storage, *map(str, arguments)]
+
+
+def options() -> list[str]:
+    """Return the options of a build. The host's certificates are used, as it may have some of its own."""
+    trusted = ["--volume", f"{TRUSTED}:{TRUSTED}:ro"]
+    if JAVA_TRUSTED.exists():
+        trusted += ["--volume", f"{JAVA_TRUSTED}:{JAVA_TRUSTED_INSIDE}:ro"]
+        trusted += ["--build-arg", f"MAVEN_OPTS=-Djavax.net.ssl.trustStore={JAVA_TRUSTED_INSIDE}"]
+    return ["--isolation", "chroot", "--pull-never", *trusted]
 
 
 def buildah(*arguments: str | Path) -> str:
     """Run one command of buildah and return what it printed."""
     done = subprocess.run(
-        _words(*arguments), capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=ROOT
+        command_of(*arguments), capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=ROOT
     )
     assert done.returncode == 0, f"buildah {arguments[0]}: {done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return done.stdout.strip()
@@ -39,7 +54,7 @@ def buildah(*arguments: str | Path) -> str:
 
 def has_image(name: str) -> bool:
     """Whether an image is stored."""
-    done = subprocess.run(_words("inspect", "--type", "image", name), capture_output=True, check=False)
+    done = subprocess.run(command_of("inspect", "--type", "image", name), capture_output=True, check=False)
     return done.returncode == 0
 
 
@@ -54,13 +69,8 @@ def make_base() -> None:
 
 
 def build(target: str, name: str) -> None:
-    """Build a stage of the Dockerfile. The host's certificates are used, as it may have some of its own."""
-    arguments = ["--isolation", "chroot", "--pull-never", "--target", target, "--tag", name]
-    trusted = ["--volume", f"{TRUSTED}:{TRUSTED}:ro"]
-    if JAVA_TRUSTED.exists():
-        trusted += ["--volume", f"{JAVA_TRUSTED}:{JAVA_TRUSTED_INSIDE}:ro"]
-        trusted += ["--build-arg", f"MAVEN_OPTS=-Djavax.net.ssl.trustStore={JAVA_TRUSTED_INSIDE}"]
-    buildah("bud", *arguments, *trusted, ROOT)
+    """Build a stage of the Dockerfile."""
+    buildah("bud", *options(), "--target", target, "--tag", name, ROOT)
 
 
 def config(name: str) -> dict[str, Any]:
@@ -106,9 +116,32 @@ def start(made: str, command: Sequence[str], *, env: Mapping[str, str], log: Pat
     options = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
     with log.open("wb") as output:
         return subprocess.Popen(
-            _words("run", "--isolation", "chroot", *options, made, "--", *command),
+            command_of("run", "--isolation", "chroot", *options, made, "--", *command),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             env=os.environ,
         )
+
+
+def wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a container's gateway answers 200; fail with its log."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        assert process.poll() is None, log.read_text()
+        try:
+            if httpx.get(url).status_code == httpx.codes.OK:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise AssertionError(log.read_text())
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill whatever is left of a container's processes."""
+    for child in psutil.Process(process.pid).children(recursive=True) if process.poll() is None else ():
+        child.kill()
+    if process.poll() is None:
+        process.kill()
+        process.wait()

@@ -6,7 +6,6 @@ write to, takes events of a published SDK, and ends with 0 at SIGTERM.
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,13 +13,24 @@ import httpx
 import psutil
 import pytest
 
-from tests.deploy.image.buildah import ROOT, build, config, container, files_of, make_base, size_of, start
+from tests.deploy.image.buildah import (
+    ROOT,
+    build,
+    config,
+    container,
+    end,
+    files_of,
+    make_base,
+    size_of,
+    start,
+    wait_until_ready,
+)
 from tests.support.processes import HOST, free_port
 
 IMAGE = "localhost/gateway:test"
 USER = 10001
 BYTES_MAX = 220_000_000
-START_TIMEOUT_S, STOP_TIMEOUT_S = 60.0, 20.0
+STOP_TIMEOUT_S = 20.0
 SDK = ROOT / "build" / "sdks" / "python" / "segment-2.4.0" / "bin" / "python"
 DRIVER = ROOT / "tests" / "e2e" / "sdks" / "python" / "driver.py"
 
@@ -80,7 +90,7 @@ def test_gateway_takes_an_event_and_stops_in_order(made: tuple[str, Path], tmp_p
     before = files_of(root)
     process = start(name, [*found["Entrypoint"], *found["Cmd"]], env=settings, log=log)
     try:
-        _wait_until_ready(f"http://{HOST}:{admin_port}/readyz", process, log)
+        wait_until_ready(f"http://{HOST}:{admin_port}/readyz", process, log)
         _send(f"http://{HOST}:{port}")
         totals = httpx.get(f"http://{HOST}:{admin_port}/admin/v1/stats").json()["totals"]
         assert (totals["accepted"], totals["rejected"]) == (3, 0)
@@ -90,25 +100,8 @@ def test_gateway_takes_an_event_and_stops_in_order(made: tuple[str, Path], tmp_p
         tini.send_signal(signal.SIGTERM)
         assert process.wait(STOP_TIMEOUT_S) == 0, log.read_text()
     finally:
-        for child in psutil.Process(process.pid).children(recursive=True) if process.poll() is None else ():
-            child.kill()
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        end(process)
     assert files_of(root) == before, "the gateway wrote to its root"
-
-
-def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()
-        try:
-            if httpx.get(url).status_code == httpx.codes.OK:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    raise AssertionError(log.read_text())
 
 
 def _send(url: str) -> None:

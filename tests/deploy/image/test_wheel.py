@@ -55,8 +55,8 @@ def test_wheel_serves(installed: Path, tmp_path: Path) -> None:
         event = {"messageId": "wheel-1", "type": "track", "event": "Installed"}
         answer = httpx.post(f"http://{HOST}:{port}/v1/events", json=[event], auth=("k", ""))
         assert answer.json()["receipts"][0]["messageId"] == "wheel-1"
-        for name in ("", "console.css", "main.js"):
-            httpx.get(f"http://{HOST}:{admin_port}/console/{name}").raise_for_status()
+        for name in ("console/", "console/console.css", "console/main.js", "runbooks/log-down"):
+            httpx.get(f"http://{HOST}:{admin_port}/{name}").raise_for_status()
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT_S) == 0
     finally:

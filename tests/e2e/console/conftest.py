@@ -46,7 +46,7 @@ def client(gateway: Gateway) -> Iterator[httpx.Client]:
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
     """
-    Open the console at an admin URL; `before` prepares the page.
+    Open the console at an admin URL; `before` prepares the page, `view` is `#` and a tab.
 
     In the end no page has complained of anything but answers that the test has it get.
     """
@@ -57,7 +57,9 @@ def open_page(browser: Browser) -> Iterator[Open]:
         if not text.startswith("Failed to load resource"):
             complaints.append(text)
 
-    def open_page(url: str, *, before: Callable[[Page], Any] = lambda _page: None, **options: Any) -> Page:
+    def open_page(
+        url: str, *, before: Callable[[Page], Any] = lambda _page: None, view: str = "", **options: Any
+    ) -> Page:
         context = browser.new_context(
             **{"viewport": {"width": 1280, "height": 900}, "permissions": ["clipboard-read"], **options}
         )
@@ -67,7 +69,7 @@ def open_page(browser: Browser) -> Iterator[Open]:
         page.on("console", lambda said: complain(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: complain(str(error)))
         before(page)
-        page.goto(f"{url}/console/")
+        page.goto(f"{url}/console/{view}")
         return page
 
     yield open_page

@@ -66,7 +66,7 @@ def _take(browser: Browser, gateway: Gateway, picture: "Picture") -> None:
     def told() -> tuple[states.Document, states.Document]:
         return picture.state(real, time.monotonic() - began)
 
-    page.goto(f"{gateway.admin_url}/console/")
+    page.goto(f"{gateway.admin_url}/console/{picture.view}")
     page.wait_for_timeout(LIVE_S * 1000)
     _keep(picture.name, page.screenshot(full_page=picture.is_whole))
     context.close()
@@ -154,14 +154,16 @@ class Picture:
     height: int = 760
     is_whole: bool = False
     down_steps: int = 0
+    view: str = ""
+    """`#` and the tab."""
 
 
 PICTURES = (
     Picture("console-light", _day, "light", is_whole=True),
     Picture("console-dark", _day, "dark", is_whole=True),
-    Picture("console-restoring", _restoring, "light"),
+    Picture("console-restoring", _restoring, "light", view="#partitions"),
     Picture("console-log-down", _log_down, "dark", down_steps=24),
-    Picture("console-phone", _many, "light", width=390, height=1900),
+    Picture("console-phone", _many, "light", width=390, height=1900, view="#partitions"),
 )
 
 

@@ -5,8 +5,10 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
@@ -14,6 +16,7 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.e2e.console import states
 from tests.e2e.console.conftest import WAIT_MS, Open, eventually
+from tests.support.documents import ROOT
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, new_event, post, stored
 from tests.support.prefix_proxy import below
@@ -201,7 +204,10 @@ def test_events_are_text_whatever_they_say(gateway: Gateway, open_page: Open) ->
 def test_restoring_partitions_show_how_far_they_are(gateway: Gateway, open_page: Open) -> None:
     stats = states.changed(gateway.stats(), {1: states.restoring(1000, 250), 2: states.restoring(1000, 750)})
 
-    page = open_page(gateway.admin_url, before=lambda page: states.answer(page, "admin/v1/stats", stats))
+    def before(page: Page) -> None:
+        states.answer(page, "admin/v1/stats", stats)
+
+    page = open_page(gateway.admin_url, before=before, view="#partitions")
     expect(state_of(page)).to_have_text("2 of 8 partitions restore: 50 % done.")
     button = page.get_by_role("button", name="Partition 1, 75 %")
     expect(button.locator(".bar span")).to_have_attribute("style", "width: 75%;")
@@ -219,14 +225,36 @@ def test_a_log_that_is_down_a_full_disk_and_a_short_window_are_told_first(
     gateway: Gateway, open_page: Open
 ) -> None:
     stats = gateway.stats()
-    outage = "no partition serves; the first has not been available since 03:00: the log does not answer"
-    error = "RetriableError: no broker answers <b>at</b> 10.0.0.7:9092"
-    down = states.changed(stats, {number: states.failed(error) for number in range(8)}) | {"outage": outage}
-    page = open_page(gateway.admin_url, before=lambda page: states.answer(page, "admin/v1/stats", down))
-    expect(state_of(page)).to_have_text(
-        "No partition serves; the first has not been available since 03:00: the log does not answer. "
-        "What to do: docs/runbooks/log-down.md."
+    since = datetime.now(UTC) - timedelta(minutes=4)
+    outage = (
+        f"no partition serves; the first has not been available since {since:%Y-%m-%dT%H:%M:%SZ}: it is down"
     )
+    error = "RetriableError: no broker answers <b>at</b> 10.0.0.7:9092"
+    down = states.changed(stats, {number: states.failed(error) for number in range(8)}) | {
+        "outage": outage,
+        "log": "kafka",
+    }
+    brokers = {"settings": [{"variable": "GATEWAY_KAFKA_BOOTSTRAP_SERVERS", "value": "kafka-0:9092"}]}
+
+    def before(page: Page) -> None:
+        states.answer(page, "admin/v1/stats", down)
+        states.answer(page, "admin/v1/config", brokers)
+
+    page = open_page(
+        gateway.admin_url, before=before, view="#partitions", timezone_id="Asia/Tokyo", locale="en-GB"
+    )
+    local = f"{since.astimezone(ZoneInfo('Asia/Tokyo')):%H:%M:%S}"
+    expect(state_of(page)).to_contain_text(re.compile(f"not been available since .*{local}: it is down."))
+    facts = state_of(page).locator(".outage")
+    expect(facts).to_contain_text(f"{error} (8 of 8 partitions)")
+    expect(facts).to_contain_text(re.compile(f"Since.*{local}, for 4 min|Since.*{local}, for 4\\.\\d min"))
+    expect(facts).to_contain_text("Kafka at kafka-0:9092")
+    expect(page.locator("#foot")).to_contain_text("times in Asia/Tokyo")
+    link = state_of(page).get_by_role("link", name="runbook log-down")
+    address = link.get_attribute("href")
+    assert address == f"{gateway.admin_url}/runbooks/log-down"
+    assert httpx.get(address).text == (ROOT / "docs/runbooks/log-down.md").read_text(encoding="utf-8")
+    assert httpx.get(f"{gateway.admin_url}/runbooks/unheard-of").status_code == 404
     expect(state_of(page)).to_have_attribute("data-level", "bad")
     page.get_by_role("button", name="Partition 7, failed").click()
     expect(page.locator("#partition .error")).to_have_text(error)
@@ -238,6 +266,87 @@ def test_a_log_that_is_down_a_full_disk_and_a_short_window_are_told_first(
     expect(state_of(page)).to_contain_text("Partition 3 remembers ids for 11 h: less than a day.")
     expect(page.get_by_role("button", name="Partition 3,")).to_have_attribute("data-level", "short")
     assert page.title().startswith("✕ ")
+
+
+def event_row(page: Page, text: str) -> Any:
+    return page.locator("#events-rows tr:not(.opened)", has_text=text)
+
+
+def opened(row: Any) -> Any:
+    """Open a row of the events and return what it says."""
+    row.get_by_role("button").click()
+    return row.locator("xpath=following-sibling::tr[1]")
+
+
+def test_events_open_to_all_that_is_known_of_them(gateway: Gateway, open_page: Open) -> None:
+    page = open_page(gateway.admin_url)
+    bought = new_event(messageId="bought", userId="ada", event="Bought", properties={"total": 3})
+    odd = {"type": "track", "event": "Bought", "timestamp": "yesterday", "properties": {"total": "three"}}
+    with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
+        for event in (bought, bought, bought | {"properties": {"total": 4}}, odd | {"messageId": "odd"}):
+            post(client, "/v1/events", [event])
+    rows = event_row(page, "bought")
+    expect(rows).to_have_count(3)
+    expect(page.locator("#events-note")).to_contain_text("of at most 10,000 that this worker holds in memory")
+    told = opened(rows.filter(has_text="accepted"))
+    expect(told.locator("pre")).to_contain_text('"total": 3')
+    expect(told).to_contain_text('Receipt: {"messageId":"bought","partition":')
+    expect(told).to_contain_text(re.compile("Its id came also: .*duplicate.*conflict"))
+    told = opened(rows.filter(has_text="duplicate"))
+    expect(told).to_contain_text(re.compile(r"Stored once; the original is at \d:\d+, from \d\d:\d\d:\d\d\."))
+    expect(opened(rows.filter(has_text="conflict"))).to_contain_text("Differs in: properties")
+    strange = event_row(page, "odd")
+    expect(strange).to_contain_text("no user, odd timestamp")
+    told = opened(strange)
+    expect(told).to_contain_text("It has neither userId nor anonymousId")
+    expect(told).to_contain_text("properties.total is a text; it was a number in the event before.")
+    page.locator("#events-filter [name=user]").fill("ada")
+    expect(strange).to_have_count(0)
+    expect(event_row(page, "bought")).to_have_count(3)
+    page.locator("#events-filter [name=event]").fill("Left")
+    expect(page.locator("#events-rows tr")).to_have_count(0)
+    for width, height in ((390, 844), (820, 1180)):
+        page.set_viewport_size({"width": width, "height": height})
+        page.locator("#events-filter [name=event]").fill("Bought")
+        expect(event_row(page, "conflict")).to_have_count(1)
+        opened(event_row(page, "conflict"))
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.locator("#events-filter [name=event]").fill("Left")
+        expect(page.locator("#events-rows tr")).to_have_count(0)
+
+
+def test_values_of_events_are_hidden_until_the_full_token_asks(locked: Gateway, open_page: Open) -> None:
+    def with_token(token: str) -> Page:
+        script = f"sessionStorage.setItem('gateway-admin-token', '{token}')"
+        return open_page(locked.admin_url, before=lambda page: page.add_init_script(script))
+
+    page = with_token(TOKEN)
+    with httpx.Client(base_url=locked.url, auth=AUTH) as client:
+        post(client, "/v1/events", [new_event(event="Masked", properties={"secret": "word"})])
+    told = opened(event_row(page, "Masked"))
+    expect(told.locator("pre")).to_contain_text('"secret": "•••"')
+    noted = "action='GET /admin/v1/events/{number}'"
+    assert noted not in locked.log_path.read_text()
+    told.get_by_role("button", name="Show values").click()
+    expect(told.locator("pre")).to_contain_text('"secret": "word"')
+    eventually(lambda: noted in locked.log_path.read_text())
+    page = with_token(READ_TOKEN)
+    expect(page.locator("#events-note")).to_contain_text("Events need the full token")
+
+
+def test_charts_fit_what_there_is(gateway: Gateway, open_page: Open) -> None:
+    now_ms = round(time.time() * 1000)
+    hour = states.history(now_ms, down_steps=2)
+    columns = [name for name, values in hour.items() if isinstance(values, list)]
+    young = hour | {name: hour[name][-40:] for name in columns}
+    page = open_page(gateway.admin_url, before=lambda page: states.answer(page, "admin/v1/history", young))
+    chart = page.locator("#throughput svg")
+    expect(chart).to_have_attribute(
+        "aria-label", re.compile(r"^Events a second, last 10 minutes: now 0 a second")
+    )
+    box = page.locator("#throughput path.edge.accepted").bounding_box()
+    assert box is not None
+    assert box["width"] > 300  # of the half of the page that a chart has
 
 
 def test_write_keys_that_vanished_or_are_unknown_are_told(gateway: Gateway, open_page: Open) -> None:
@@ -263,7 +372,7 @@ def test_a_group_is_shown_with_its_owners_and_who_is_silent(gateway: Gateway, op
         states.answer(page, "admin/v1/stats", stats)
         states.answer(page, "admin/v1/group", group)
 
-    page = open_page(gateway.admin_url, before=before)
+    page = open_page(gateway.admin_url, before=before, view="#partitions")
     expect(state_of(page)).to_have_text("Worker c does not answer: it is gone.")
     expect(page.get_by_role("button", name="Partition 1, remembers 7 d, owner b, standby a")).to_be_visible()
     expect(page.locator(".facts")).to_contain_text("2 of 3 workers answer")
@@ -302,7 +411,7 @@ def test_64_partitions_fit_a_phone(gateway: Gateway, open_page: Open) -> None:
         states.answer(page, "admin/v1/stats", stats)
         states.answer(page, "admin/v1/group", group)
 
-    page = open_page(gateway.admin_url, before=before, viewport=PHONE, has_touch=True)
+    page = open_page(gateway.admin_url, before=before, view="#partitions", viewport=PHONE, has_touch=True)
     expect(page.locator(".partition")).to_have_count(64)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     page.get_by_role("button", name="Partition 9,").tap()
@@ -319,8 +428,10 @@ def test_a_keyboard_is_enough(client: httpx.Client, gateway: Gateway, open_page:
     expect(state_of(page)).to_have_text("All 8 partitions serve.")
     keys = page.keyboard
     keys.press("Tab")
-    expect(page.get_by_role("link", name="Skip to the partitions")).to_be_focused()
+    expect(page.get_by_role("link", name="Skip to the events")).to_be_focused()
     keys.press("Enter")
+    expect(page.get_by_role("tab", name="Events")).to_be_focused()
+    keys.press("ArrowRight")
     keys.press("Tab")
     expect(page.get_by_role("button", name="Partition 0,")).to_be_focused()
     keys.press("ArrowRight")
@@ -329,8 +440,11 @@ def test_a_keyboard_is_enough(client: httpx.Client, gateway: Gateway, open_page:
     expect(page.get_by_role("heading", name="Partition 2")).to_be_visible()
     keys.press("Escape")
     expect(page.locator("#partition")).to_be_hidden()
-    keys.press("Tab")
-    expect(page.locator("#lookup-curl")).to_be_focused()
+    keys.press("Shift+Tab")
+    keys.press("ArrowLeft")
+    expect(page.get_by_role("tab", name="Events")).to_be_focused()
+    expect(page.locator("#partitions")).to_be_hidden()
+    page.locator("#lookup-curl").focus()
     keys.press("Tab")
     keys.press("Tab")
     keys.type("web")

@@ -25,6 +25,9 @@ function urlOf(path, query = {}) {
   return url;
 }
 
+/** Return the address of a runbook, which the gateway has itself. */
+export const runbook = (name) => urlOf(`runbooks/${name}`).href;
+
 let asking = null;
 
 /** Ask the operator for the token, once however many requests want it. */

@@ -1,8 +1,8 @@
-// Charts of the last hour: pictures that are drawn anew with every step, a line to read them by, and a summary.
+// Charts of the last hour, or of what there is of it: pictures that are drawn anew with every step, a line to read them by, and a summary.
 
 import { count, el, percent, rate, svg, time, timeWithSeconds } from "./view.js";
 
-const HOUR_MS = 3_600_000;
+const SPANS_MS = [5, 10, 20, 30, 60].map((minutes) => minutes * 60_000);
 const HEIGHT = 190;
 const ROOM = { left: 48, right: 10, top: 12, bottom: 24 };
 const TICKS = 4;
@@ -30,7 +30,7 @@ const path = (points) => points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}
 
 /**
  * A chart in a node. `series`: from the bottom, each with name, class and value(point); stacked as areas
- * unless there is one. `scale`: what the axis shows, and the least it reaches to.
+ * unless there is one. `scale`: what the axis shows, the least it reaches to, and the value that the summary tells.
  */
 export class Chart {
   constructor(node, series, scale) {
@@ -39,6 +39,7 @@ export class Chart {
     this.scale = scale;
     this.points = [];
     this.end = Date.now();
+    this.spanMs = SPANS_MS[0];
     this.stepMs = 10_000;
     this.at = null;
     this.picture = svg("svg", { height: HEIGHT, tabindex: 0, role: "img" });
@@ -54,11 +55,13 @@ export class Chart {
   /** Take the hour anew: points with ms, the end of their step, oldest first. */
   update(points, end, stepMs) {
     Object.assign(this, { points, end, stepMs });
+    const known = points.length ? end - points[0].ms + stepMs : 0;
+    this.spanMs = SPANS_MS.find((span) => span >= known) ?? SPANS_MS.at(-1);
     this.draw();
   }
 
   x(ms) {
-    return ROOM.left + ((ms - this.end) / HOUR_MS + 1) * (this.width - ROOM.left - ROOM.right);
+    return ROOM.left + ((ms - this.end) / this.spanMs + 1) * (this.width - ROOM.left - ROOM.right);
   }
 
   y(value) {
@@ -90,8 +93,8 @@ export class Chart {
       const label = svg("text", { x: ROOM.left - 8, y: y + 4, "text-anchor": "end" }, this.scale.tick(value));
       axes.append(svg("line", { x1: ROOM.left, x2: this.width - ROOM.right, y1: y, y2: y }), label);
     }
-    const stride = this.width < 460 ? 1_200_000 : 600_000;
-    const first = Math.ceil((this.end - HOUR_MS) / stride) * stride;
+    const stride = this.spanMs / (this.width < 460 ? 3 : this.spanMs === SPANS_MS[0] ? 5 : 6);
+    const first = Math.ceil((this.end - this.spanMs) / stride) * stride;
     for (let ms = first; ms <= this.end; ms += stride) {
       const x = this.x(ms);
       if (x < ROOM.left + 14 || x > this.width - 22) continue;
@@ -128,10 +131,10 @@ export class Chart {
 
   summary() {
     if (!this.points.length) return `${this.scale.name}: nothing yet.`;
-    const values = this.points.map((point) => this.total(point));
+    const values = this.points.map((point) => this.scale.value(point));
     const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
     const say = this.scale.say;
-    return `${this.scale.name}, last hour: now ${say(values.at(-1))}, mean ${say(mean)}, most ` +
+    return `${this.scale.name}, last ${this.spanMs / 60_000} minutes: now ${say(values.at(-1))}, mean ${say(mean)}, most ` +
       `${say(Math.max(...values))}. Arrow keys read it step by step.`;
   }
 
@@ -185,6 +188,7 @@ export const SERIES = [
 ];
 
 export const THROUGHPUT = {
+  value: (point) => SERIES.reduce((sum, one) => sum + (one.name === "refused" ? 0 : one.value(point)), 0),
   name: "Events a second",
   least: 1,
   tick: (value) => (value < 100 ? `${Number(value.toPrecision(3))}` : count(value)),
@@ -201,6 +205,7 @@ export function ratioOf(point) {
 }
 
 export const RATIO = {
+  value: ratioOf,
   name: "Share of duplicates",
   least: 0.02,
   most: 1,

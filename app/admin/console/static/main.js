@@ -5,12 +5,15 @@ import { ask, Refusal, token } from "./api.js";
 import { Chart, pointsOf, RATIO, ratioOf, SERIES, THROUGHPUT } from "./charts.js";
 import { First } from "./first.js";
 import { keyProblems } from "./keys.js";
+import { Events } from "./events.js";
 import { Lookup } from "./lookup.js";
+import { Outage } from "./outage.js";
 import { levelOf, Partitions, partitionsOf, progressOf } from "./partitions.js";
 import { requestsWithoutEvents, tellRefused } from "./refused.js";
 import { Sources } from "./sources.js";
+import { Tabs } from "./tabs.js";
 import { Tail } from "./tail.js";
-import { byId, bytes, count, el, percent, rate, show, span, timeWithSeconds } from "./view.js";
+import { byId, bytes, count, el, inLocalTime, percent, rate, show, span, timeWithSeconds, zone } from "./view.js";
 
 const STATS_MS = 2000;
 const HISTORY_MS = 10_000;
@@ -34,6 +37,7 @@ const partitions = new Partitions();
 const throughput = new Chart(byId("throughput"), SERIES, THROUGHPUT);
 const ratio = new Chart(byId("ratio"), [{ name: "duplicates", class: "duplicate", value: ratioOf }], RATIO);
 const lookup = new Lookup();
+const outage = new Outage();
 const apart = new Apart((source, id) => lookup.show(source, id));
 
 byId("throughput-legend").append(
@@ -49,7 +53,7 @@ function problemsOf(stats, group, all) {
   const found = [];
   const away = all.filter((partition) => partition.state !== "active");
   const short = all.filter((partition) => levelOf(partition) === "short");
-  if (stats.outage) found.push(["bad", `${sentence(stats.outage)} What to do: docs/runbooks/log-down.md.`]);
+  if (stats.outage) found.push(["bad", sentence(stats.outage)]);
   if (stats.disk?.has_room === false) {
     found.push(["bad", `Nothing is taken: ${bytes(stats.disk.free_bytes)} of disk are free, and ` +
       `${bytes(stats.disk.free_min_bytes)} must be.`]);
@@ -98,9 +102,12 @@ function leftOf(back) {
 }
 
 const named = (some) => some.length > 1 ? `${some.length} partitions` : `Partition ${some[0].partition}`;
-const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
+function sentence(text) {
+  const local = inLocalTime(text);
+  return `${local.charAt(0).toUpperCase()}${local.slice(1)}${/[.!?]$/.test(local) ? "" : "."}`;
+}
 
-function tellState(problems, all) {
+function tellState(problems, all, below) {
   const level = problems.some(([one]) => one === "bad") ? "bad" : problems.length ? "warn" : "good";
   byId("status").dataset.level = level;
   const word = { good: "", warn: "! ", bad: "✕ " }[level];
@@ -108,7 +115,8 @@ function tellState(problems, all) {
   const fine = all.length === 1 ? "The partition serves." : `All ${all.length} partitions serve.`;
   problems.sort(([one], [other]) => (one === other ? 0 : one === "bad" ? -1 : 1));
   const told = problems.length ? problems.map(([, text]) => text) : [fine];
-  show(byId("sentences"), ...told.map((text) => el("p", {}, text)));
+  const [first, ...others] = told.map((text) => el("p", {}, text));
+  show(byId("sentences"), first, ...below, ...others);
 }
 
 function tellLost(why) {
@@ -182,14 +190,16 @@ async function lookAtStats() {
   byId("facts").textContent = facts.filter(Boolean).join(" · ");
   const worker = stats.group?.worker;
   byId("foot").textContent = [
-    `gateway ${stats.version}`, worker ? `asked: ${worker}; the live tail shows its clients` : null, `log ${stats.log_id}`,
+    `gateway ${stats.version}`, worker ? `asked: ${worker}; the live tail shows its clients` : null, `log ${stats.log_id}`, `times in ${zone}`,
   ].filter(Boolean).join(" · ");
+  tabs.mark(all.some((one) => ["short", "away"].includes(levelOf(one))) ? "bad" : "");
   partitions.update(all, stats.window_seconds);
   tellFigures(figuresOf(stats, group?.totals ?? stats.totals, all, requestsWithoutEvents(stats, group)));
   tellRefused(stats, group);
+  events.areShown = stats.mode === "development" && !token.get();
   await tail.in(stats.mode);
   await first.update(group?.totals ?? stats.totals);
-  tellState(problemsOf(stats, group, all), all);
+  tellState(problemsOf(stats, group, all), all, await outage.below(stats, all));
   lost = null;
   document.body.classList.remove("lost");
 }
@@ -226,6 +236,8 @@ function repeat(look, everyMs, onError) {
 }
 
 const first = new First();
+const events = new Events(() => tabs.shown === "events");
+const tabs = new Tabs(() => events.look());
 const tail = new Tail((source, id) => lookup.show(source, id), () => lookAtApartNow(), (event) => first.arrived(event));
 repeat(lookAtStats, STATS_MS, tellLost);
 repeat(lookAtHistory, HISTORY_MS);

@@ -1,8 +1,21 @@
 // The strip of partitions: how long each remembers ids, who owns it, and how far it is on its way to serving.
 
-import { bytes, byId, count, el, exact, moment, show, span } from "./view.js";
+import { bytes, byId, count, el, exact, inLocalTime, moment, show, span } from "./view.js";
 
 const DAY_S = 86_400;
+/** What the words of a partition's details mean. */
+const WORDS = {
+  "Owner": "The worker that writes this partition",
+  "Standby": "The worker that follows it, and takes over if the owner is lost",
+  "Remembers": "How far back message ids of this partition are known",
+  "Ids": "Message ids in the partition's index",
+  "Index": "Size of the index on disk",
+  "Applied offset": "Up to this offset of the topic the index knows everything",
+  "To restore": "Records that the index has to read before the partition serves",
+  "Waiting": "Events that wait for the next commit",
+  "Mean commit": "Time from sending a batch to Kafka's acknowledgement",
+};
+
 const RESTORING = new Set(["fencing", "restoring"]);
 
 /** Return the partitions as their owners see them, whichever worker was asked. */
@@ -85,6 +98,7 @@ export class Partitions {
   }
 
   stateOf(partition, progress) {
+    if (partition.state === "fencing") return "taking over";
     if (partition.state !== "restoring") return partition.state;
     return `${Math.floor(progress * 100)} %`;
   }
@@ -131,8 +145,8 @@ export class Partitions {
       ["Failing since", of.failing_since_ms ? moment(of.failing_since_ms) : null],
     ].filter(([, value]) => value !== null && value !== undefined && value !== "");
     const list = el("dl", { class: "facts-list" },
-      ...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, `${value}`))));
-    const error = of.last_error ? [el("p", { class: "error" }, of.last_error)] : [];
+      ...facts.map(([name, value]) => el("div", {}, el("dt", { title: WORDS[name] }, name), el("dd", {}, `${value}`))));
+    const error = of.last_error ? [el("p", { class: "error" }, inLocalTime(of.last_error))] : [];
     show(this.details, el("h3", {}, `Partition ${of.partition}`), list, ...error);
   }
 }

@@ -44,6 +44,13 @@ export function moment(ms) {
   return new Date(ms).toDateString() === new Date().toDateString() ? timeWithSeconds(ms) : day.format(ms);
 }
 
+/** The zone of every time on the page. */
+export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+
+/** Return a text of the gateway with its times, which are in UTC, as the page's other times are. */
+export const inLocalTime = (text) =>
+  text.replaceAll(/\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z/g, (utc) => moment(Date.parse(utc)));
+
 /** Return a rate with as many digits as it takes to see that it is not nothing. */
 export function rate(perSecond) {
   if (perSecond === 0) return "0";
