@@ -116,10 +116,11 @@ def mended(raw: bytes) -> bytes:
         while (batch := batches.next_batch()) is not None:
             for record in batch:
                 headers = dict(record.headers)
-                source, gateway = headers["source"], headers["gw"]
-                key = IDENTITY.message_key(source.decode(), record.key.decode())
+                source, gateway = headers["source"] or b"", headers["gw"] or b""
+                message_id, value = record.key or b"", record.value or b""
+                key = IDENTITY.message_key(source.decode(), message_id.decode())
                 new = gateway[:2] + key + gateway[18:34]
-                new += crc32(b"".join((source, record.key, new, record.value))).to_bytes(4, "big")
+                new += crc32(b"".join((source, message_id, new, value))).to_bytes(4, "big")
                 place = raw.find(gateway)
                 found[place : place + len(gateway)] = new
     except Exception:  # what is no record needs no sum
