@@ -128,7 +128,7 @@ def compare_records(events: Sequence[Event]) -> int:
     if not events:
         return 0
     raws = []
-    for native in (None, gateway_native.encode):
+    for native in (None, gateway_native.encode_records):
         records = EventRecords(events, (), lane_seq=1, timestamp_ms=RECEIVED_MS)
         raws.append(encode_batch(records, PRODUCER, 0, bytes_max=BATCH_BYTES_MAX, native=native))
     assert raws[0] == raws[1], events

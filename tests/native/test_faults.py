@@ -86,7 +86,7 @@ def test_events_that_it_fails_to_identify_are_identified_by_the_python_code() ->
 
 def test_batch_that_it_fails_to_write_is_written_by_the_python_code() -> None:
     found: list[bytes] = []
-    assert faults_of(lambda: found.append(encoded(gateway_native.encode))) == 1
+    assert faults_of(lambda: found.append(encoded(gateway_native.encode_records))) == 1
     assert found == [encoded(None)]
 
 
@@ -137,5 +137,5 @@ def test_faults_are_counted_and_told_together_with_the_last() -> None:
 
 
 def test_nothing_of_a_fault_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    assert faults_of(lambda: encoded(gateway_native.encode)) == 1
+    assert faults_of(lambda: encoded(gateway_native.encode_records)) == 1
     assert capfd.readouterr().err == ""
