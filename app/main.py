@@ -205,7 +205,7 @@ def _admin_context_of(
     setting_watch: SettingWatch,
     snapshots: SnapshotStore | None,
 ) -> AdminContext:
-    recent = RecentEvents(is_always_on=settings.mode == "development")
+    recent = RecentEvents(is_always_on=settings.gateway.is_development)
     return AdminContext(
         router,
         EdgeCollector(ingress),

@@ -48,7 +48,7 @@ class HeldEvents:
         requests = await self._ingest_loop.read(lambda: self._tail.recent.look(self._clock.now_ms()))
         held: list[Held] = []
         for first, request in reversed(requests):
-            if first + request.count <= after + 1 or len(held) >= EVENTS_MAX:
+            if first + request.events_count <= after + 1 or len(held) >= EVENTS_MAX:
                 break
             samples = self._tail.samples_of(request)
             held += [
@@ -60,7 +60,8 @@ class HeldEvents:
 
     async def matching(self, wanted: Wanted, content: Content, *, after: int, limit: int) -> dict[str, Any]:
         """Return the newest ones that pass, and how many are held."""
-        everything, found = await self.all(), []
+        everything = await self.all()
+        found: list[dict[str, Any]] = []
         for at, one in enumerate(everything):
             if one.number <= after or len(found) == limit:
                 break
