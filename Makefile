@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 include tools/setup.mk
 
-.PHONY: help run native test unit mutants prove docs site check kafka pipeline kafka-matrix demo bench load fault screenshots image-test chart-test k8s-test grafana-test release release-test clean
+.PHONY: help run native test unit mutants prove fuzz docs site check kafka pipeline kafka-matrix demo bench load fault screenshots image-test chart-test k8s-test grafana-test release release-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,18 +38,22 @@ mutants: $(VENV)/.stamp-dev build/kafka/.stamp-libs ## break the code on purpose
 prove: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/spark/.stamp-jars ## try for an hour, or MINUTES=10, whatever could break the promise; one report
 	@exec $(BIN)/python -m tools.prove $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
+fuzz: $(VENV)/.stamp-dev $(FUZZ)/.stamp ## fuzz the native module and the Python code against one another, for an hour or MINUTES=5; needs Rust
+	@PYTHONPATH=$(FUZZ)/modules exec $(BIN)/python -m tests.native.fuzz $(FUZZ) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
 docs: $(VENV)/.stamp-dev ## write what is generated anew, after a new setting, metric or value of the chart
 	@exec $(BIN)/python -m tests.support.generated
 
 site: $(VENV)/.stamp-dev ## build the documentation as a site with search in build/site, every link checked
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict && echo "The site is built: build/site/index.html"
 
-check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types, import contracts and Dockerfile
+check: $(VENV)/.stamp-dev $(VENV)/.stamp-pipeline ## lint, formatting, types, import contracts, Dockerfile; and the native module, where cargo is
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/hadolint Dockerfile
+	@$(CHECK_NATIVE)
 
 conformance: $(VENV)/.stamp-dev ## judge a client by HARNESS="command", against a gateway of its own or URL=; see clients/conformance
 	@exec $(BIN)/python -m clients.conformance --harness "$(HARNESS)" $(if $(URL),--url $(URL)) $(ARGS)

@@ -42,6 +42,7 @@ from app.process.open_files import OpenFiles
 from app.settings.limits import QUEUE_EVENTS_MAX
 from app.settings.model import Settings
 from app.settings.units import KIB, format_size
+from dedupe.cluster.input_shares import InputShares
 from dedupe.decide.sessions import SessionPolicy
 from dedupe.decide.window import WindowPolicy
 from dedupe.model.clock import Clock
@@ -186,6 +187,7 @@ def build_inputs(
     store: LogStore,
     open_log: Callable[[InputSpec], InputLog],
     own_ids: Callable[[LogStore, Settings], Awaitable[Collection[str]]],
+    shares: InputShares,
 ) -> Inputs:
     """Return what reads the inputs; arguments as of Inputs."""
     return Inputs(
@@ -195,6 +197,7 @@ def build_inputs(
         store=store,
         topic=settings.log.topic,
         window_s=settings.index.window,
+        shares=shares,
         own_ids=partial(own_ids, store, settings),
     )
 

@@ -9,6 +9,7 @@ from app.peers.peers import Peers
 from app.peers.tls import PeerTLS
 from app.settings.model import Settings
 from dedupe.cluster.assignment import Member
+from dedupe.cluster.input_shares import GroupShares
 from dedupe.cluster.lane_manager import LaneManager
 from dedupe.cluster.membership import Membership
 from dedupe.cluster.request_handler import PeerRequestHandler
@@ -41,11 +42,14 @@ class GroupLanes:
             started_ms=clock.now_ms(),
         )
         self.membership = membership
+        self.input_shares = GroupShares(membership, own.worker_id)
         self.can_follow = own.standby
         self.peers = Peers(
             own.worker_id, secret=settings.gateway.identity_key, clock=clock, network=network_of(settings)
         )
-        self.manager = LaneManager(member, lanes, membership, self.peers, clock)
+        self.manager = LaneManager(
+            member, lanes, self.input_shares, self.peers, clock, has_disk_room=has_disk_room
+        )
         self.handler = PeerRequestHandler(self.manager, clock, has_disk_room)
         self.routes: list[Route] = [
             GroupRoute(number, lane, self.manager) for number, lane in enumerate(lanes)

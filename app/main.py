@@ -77,6 +77,7 @@ from app.stores import (
     use_snapshots,
 )
 from app.telemetry.traces import Traces, tracing
+from dedupe.cluster.input_shares import LoneShares
 from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.errors import ConfigurationError, GatewayError
 from dedupe.model.identity import Identity
@@ -185,11 +186,19 @@ async def serve(
         )
         if input_specs:
             inputs = build_inputs(
-                settings, ingest, input_specs, opened.store, partial(open_input, settings), own_topic_ids
+                settings,
+                ingest,
+                input_specs,
+                opened.store,
+                partial(open_input, settings),
+                own_topic_ids,
+                LoneShares() if group is None else group.input_shares,
             )
             parts = parts._replace(admin_context=replace(admin_context, inputs=inputs))
         servers = list(zip(_build_servers(parts, ingest), listeners, strict=True))
         background_tasks = _background_tasks(parts, *map(url_of, listeners[:2]))
+        if (native := ingest.identifier.native) is not None:
+            background_tasks.append(native.use.watch())
         tune_interpreter()
         lanes = group or LocalLanes(router.all_lanes)
         await _supervise(settings, router, lanes, servers, background_tasks, stop)

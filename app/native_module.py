@@ -5,20 +5,20 @@ The examples also notice another version of orjson that writes numbers or text i
 """
 
 import importlib
-from collections.abc import Coroutine
 from functools import cache
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 import structlog
 
+from app.http.at_once import at_once, yield_to_nobody
 from app.ingest.event_limits import EventLimits
 from app.ingest.identified import Arrival, Identified, Rejection
 from app.ingest.identify import Identifier
 from app.ingest.large_json import JSONLimits
 from app.ingest.native import NativeModule
 from app.ingest.parse import parse_batch
-from app.ingest.payload import Expected, Payload
+from app.ingest.payload import Expected
 from dedupe.model.errors import ConfigurationError
 from dedupe.model.identity import Identity
 from dedupe.model.quarantine import Quarantine
@@ -79,37 +79,25 @@ def native_module(choice: Choice) -> ModuleType | None:
 
 def difference_of(module: ModuleType | Any) -> str | None:
     """Return a sentence on how the module differs, such as by the first example; None if it does not."""
-    if not hasattr(module, "Decoder"):
+    if not {"encode_records", "faults"}.issubset(dir(module)):
         return "it is of an earlier version"
+    before = module.faults()
     path = NativeModule(module, IDENTITY, 3, LIMITS, gives_advice=False)
     for example in EXAMPLES:
         expected, found = _identified(None, example), _identified(path, example)
         if found != expected:
             return f"of {example.decode()} it makes {found}, and Python {expected}"
-    return None if path.use.events and not path.use.panics else "it takes no event"
+    if module.faults() != before:
+        return f"it fails: {module.faults()[1]}"
+    return None if path.use.events else "it takes no event"
 
 
 def _identified(native: NativeModule | None, body: bytes) -> tuple[list[Event], list[Rejection]]:
     identifier = Identifier(IDENTITY, 3, Quarantine(IDENTITY, Topic("quarantine", 1)), LIMITS)
     identifier.native = native
     limits, found = JSONLimits(100, LIMITS.event_bytes_max), Identified()
-    payload = None if native is None else _result_of(native.read(body, limits, _run_on, Expected.BATCH))
+    payload = None if native is None else at_once(native.read(body, limits, yield_to_nobody, Expected.BATCH))
     if payload is None:
-        payload = _result_of(parse_batch(body, limits, _run_on))
-    assert payload is not None
+        payload = at_once(parse_batch(body, limits, yield_to_nobody))
     found.take(identifier.identify(payload, ARRIVAL))
     return found.events, found.rejections
-
-
-def _result_of(coroutine: Coroutine[Any, Any, Payload | None]) -> Payload | None:
-    """Return the result of a coroutine that never waits."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        payload: Payload | None = stop.value
-        return payload
-    raise AssertionError("it waits")
-
-
-async def _run_on(_work_bytes: int) -> None:
-    """Let nobody else run."""

@@ -352,7 +352,7 @@ def _native_batches(settings: Settings) -> tuple[NativeEncode, NativeDecode] | t
     module = native_module(settings.gateway.native)
     if module is None:
         return None, None
-    encode, decode = module.encode, native_decoder(module)
+    encode, decode = module.encode_records, native_decoder(module)
     if not (is_encoding_proved(encode) and is_decoding_proved(decode)):
         raise ConfigurationError(
             "the native module writes or reads record batches differently: set GATEWAY_NATIVE=off"

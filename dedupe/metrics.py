@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dedupe.decide.admission import DUPLICATE, NEW, Admission
+from dedupe.decide.admission import CONFLICT, NEW, Admission, counts_of
 from dedupe.decide.rejection import QUARANTINE_REASONS, RETRIABLE_CODES, RejectionCode
 from dedupe.model.record import FLAG_PIECE
 from dedupe.model.types import Event
@@ -37,17 +37,17 @@ class Tally:
 
     def note(self, admissions: Sequence[Admission]) -> None:
         """Count verdicts."""
-        new = admissions.count(NEW)
-        self.accepted += new
-        if new == len(admissions):
-            return
-        conflicts = admissions.count(Admission.CONFLICT)
-        refused = sum([admissions.count(kind) for kind in RETRIABLE_CODES])
-        quarantined = sum([admissions.count(kind) for kind in QUARANTINE_REASONS])
-        self.conflicts += conflicts
-        self.refused += refused
-        self.rejected += quarantined - conflicts
-        self.duplicates += len(admissions) - new - refused - quarantined
+        for kind, count in counts_of(admissions).items():
+            if kind is NEW:
+                self.accepted += count
+            elif kind is CONFLICT:
+                self.conflicts += count
+            elif kind in QUARANTINE_REASONS:
+                self.rejected += count
+            elif kind in RETRIABLE_CODES:
+                self.refused += count
+            else:
+                self.duplicates += count
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
@@ -132,20 +132,16 @@ class AnswerCounts:
         """Count a decided request; all its events have one source."""
         if not events and not rejected:
             return
-        own = self.sources.of((events or rejected)[0].source)
-        new = admissions.count(NEW)
-        known = len(admissions) - new and admissions.count(DUPLICATE)
-        if new + known == len(admissions) and not rejected:
-            own.accepted += new
-            own.duplicates += known
-            return
+        own, counts = self.sources.of((events or rejected)[0].source), counts_of(admissions)
         own.note(admissions)
+        if not rejected and QUARANTINE_REASONS.keys().isdisjoint(counts):
+            return
         whole = [event for event in rejected if not event.flags & FLAG_PIECE]
         own.rejected += len(whole)
         reasons = Counter([event.reason or "" for event in whole])
         for kind, reason in QUARANTINE_REASONS.items():
-            if kind in admissions:
-                reasons[reason.value] += admissions.count(kind)
+            if kind in counts:
+                reasons[reason.value] += counts[kind]
         self.sources.note_reasons((events or rejected)[0].source, reasons)
         del reasons[RejectionCode.CONFLICT.value]  # not rejected, but counted on its own
         self.reasons.update(reasons)

@@ -7,10 +7,10 @@ quarantine, and the answer waits for that commit, too.
 routes.post_events -> **Router.submit** -> Lane.submit -> admit -> PartitionLog.append
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from dedupe.decide.admission import Admission
+from dedupe.decide.admission import Admission, counts_of
 from dedupe.decide.rejection import QUARANTINE_REASONS
 from dedupe.decide.sessions import SessionState
 from dedupe.metrics import AnswerCounts, Tally
@@ -24,7 +24,7 @@ from dedupe.model.errors import (
 )
 from dedupe.model.quarantine import Quarantine
 from dedupe.model.routing import partition_of
-from dedupe.model.types import Event
+from dedupe.model.types import Event, Offset, have_headers, with_headers
 from dedupe.partition.health import text_of
 from dedupe.partition.lane import Lane
 from dedupe.route import Route
@@ -149,7 +149,7 @@ class Router:
         total = len(events) + len(rejected)
         split = parts_of_each if has_several_sources else parts_of
         parts = split(self.routes, events, received_ms, deadline)
-        rejected_parts = split(self.quarantine_routes, rejected, received_ms, deadline)
+        rejected_parts = split(self.quarantine_routes, rejected, received_ms, deadline) if rejected else []
         self.in_flight += total
         try:
             await self._await_capacity([*parts, *rejected_parts], deadline)
@@ -210,16 +210,14 @@ class Router:
         deadline: Deadline,
     ) -> None:
         """Commit the rejected and the conflicting events to the quarantine topic."""
-        if not rejected and not any(kind in outcomes.admissions for kind in QUARANTINE_REASONS):
+        if not rejected and QUARANTINE_REASONS.keys().isdisjoint(counts_of(outcomes.admissions)):
             return
         quarantined = [event for part in rejected for event in part.submission.events]
         quarantined += [
             kept
             for event, admission, offset in zip(events, *outcomes, strict=True)
             if admission in QUARANTINE_REASONS
-            for kept in self.quarantine.refused(
-                event, QUARANTINE_REASONS[admission], offset if admission is Admission.CONFLICT else None
-            )
+            for kept in self._refused(event, admission, offset)
         ]
         has_effect = bool(events)
         try:
@@ -233,6 +231,12 @@ class Router:
             if not has_effect:
                 raise
             raise OutcomeUnknownError("the request's other events are committed") from err
+
+    def _refused(self, event: Event, admission: Admission, offset: Offset) -> Iterable[Event]:
+        """Return an event of the clean topic that is refused as events of the quarantine topic."""
+        original = offset if admission is Admission.CONFLICT else None
+        kept = self.quarantine.refused(event, QUARANTINE_REASONS[admission], original)
+        return [with_headers(each, event.headers) for each in kept] if have_headers([event]) else kept
 
     def _refused_ones(self, events: Sequence[Event], admissions: Sequence[Admission]) -> list[Event]:
         """

@@ -5,6 +5,7 @@ Router.submit -> **decide** -> Lane.submit -> admit -> PartitionLog.append
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 
 from dedupe.decide.admission import Admission
@@ -123,15 +124,16 @@ def parts_of(
     routes: Sequence[Route], events: Sequence[Event], received_ms: int, deadline: Deadline
 ) -> list[SubRequest]:
     """Split the events of a request and one source by partition, keeping their order."""
-    by_partition: dict[int, tuple[list[Event], list[int]]] = {}
-    for place, event in enumerate(events):
-        own, places = by_partition.setdefault(event.partition, ([], []))
-        own.append(event)
-        places.append(place)
-    return [
-        SubRequest(routes[partition], Submission(own, received_ms, deadline, size_of(own)), places)
-        for partition, (own, places) in by_partition.items()
-    ]
+    by_partition: defaultdict[int, list[int]] = defaultdict(list)
+    for place, partition in enumerate([event.partition for event in events]):
+        by_partition[partition].append(place)
+    parts = []
+    for partition, places in by_partition.items():
+        own = [events[place] for place in places] if len(places) < len(events) else events
+        parts.append(
+            SubRequest(routes[partition], Submission(own, received_ms, deadline, size_of(own)), places)
+        )
+    return parts
 
 
 def parts_of_each(
@@ -162,6 +164,8 @@ async def decide(parts: Sequence[SubRequest], count: int, deadline: Deadline) ->
             await part.decide()
         if any([part.error for part in parts]):
             raise _error_of(parts)
+        if len(parts) == 1:
+            return parts[0].outcomes
         for part in parts:
             for place, admission, offset in zip(part.places, *part.outcomes, strict=True):
                 admissions[place] = admission

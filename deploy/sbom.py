@@ -1,5 +1,6 @@
 """
-Prints what an image holds as CycloneDX JSON: Python's packages of an environment, and Debian's.
+Prints what an image holds as CycloneDX JSON: Python's packages of an environment, what their own lists name,
+such as the crates of the native module, and Debian's packages.
 
     python3 deploy/sbom.py /venv [NAME]
 
@@ -24,7 +25,8 @@ def main() -> None:
     """Print the document."""
     environment = Path(sys.argv[1])
     name = sys.argv[2] if len(sys.argv) > 2 else "gateway"
-    components = sorted((*_python(environment), *_debian()), key=lambda component: str(component["purl"]))
+    found = {str(component["purl"]): component for component in (*python_packages(environment), *_debian())}
+    components = [found[purl] for purl in sorted(found)]
     assert components, "an image without packages"
     digest = hashlib.sha256(json.dumps(components).encode()).hexdigest()
     document = {
@@ -39,7 +41,8 @@ def main() -> None:
     print(json.dumps(document, indent=1))
 
 
-def _python(environment: Path) -> Iterator[dict[str, Any]]:
+def python_packages(environment: Path) -> Iterator[dict[str, Any]]:
+    """Yield the packages of an environment, and the libraries within them."""
     folders = [str(path) for path in environment.glob("lib/python3.*/site-packages")]
     for distribution in distributions(path=folders):
         name, version = distribution.metadata["Name"], distribution.version
@@ -47,7 +50,23 @@ def _python(environment: Path) -> Iterator[dict[str, Any]]:
         if spdx := _license(distribution):
             component["licenses"] = [{"license": {"name": spdx}}]
         yield component
+        yield from _bundled(distribution)
     yield _component("python", platform.python_version(), f"pkg:generic/python@{platform.python_version()}")
+
+
+def _bundled(distribution: Distribution) -> Iterator[dict[str, Any]]:
+    """Yield what a wheel lists in documents of its own (PEP 770), but for what only its build needed."""
+    for file in distribution.files or ():
+        if file.parent.name != "sboms" or file.suffix != ".json":
+            continue
+        document = json.loads(Path(str(file.locate())).read_text(encoding="utf-8"))
+        for told in document.get("components", ()):
+            if told.get("scope") == "excluded" or "version" not in told or "purl" not in told:
+                continue
+            component = _component(told["name"], told["version"], told["purl"])
+            if licenses := told.get("licenses"):
+                component["licenses"] = licenses
+            yield component
 
 
 def _license(distribution: Distribution) -> str | None:

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 from dedupe.decide.recovery import CheckedRecord
-from dedupe.model.types import Event, LogRecord, Order
+from dedupe.model.types import Event, LogRecord, Order, Session
 
 __version__: str
 
-class Panic(BaseException): ...
+def faults() -> tuple[int, str]: ...
+def provoke() -> None: ...
 
 class Deployment:
     def __new__(
@@ -54,10 +55,11 @@ class Document:
     def raw(self, index: int) -> bytes: ...
     def identify(
         self, request: Request, start: int, bytes_left: int, work_bytes: int
-    ) -> tuple[list[Event], int, bytes | None]: ...
+    ) -> tuple[list[Event], int, bytes | None] | None: ...
 
-def encode(
+def encode_records(
     events: Sequence[Event],
+    sessions: Sequence[Session | None],
     first_lane_seq: int,
     timestamp_ms: int,
     producer_id: int,

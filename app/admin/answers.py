@@ -73,6 +73,7 @@ ADMIN_PROBLEMS: dict[str, Problem] = {
     "not_found": Problem(HTTPStatus.NOT_FOUND, "there is nothing at this path"),
     "method_not_allowed": Problem(HTTPStatus.METHOD_NOT_ALLOWED, "this path does not support this method"),
     "alone": Problem(HTTPStatus.CONFLICT, "this gateway is in no group of workers, see GATEWAY_PEER_LISTEN"),
+    "seek_refused": Problem(HTTPStatus.CONFLICT, "the input is not read on from there"),
     "busy": Problem(HTTPStatus.CONFLICT, "another request of this kind is running; wait for its end"),
     "unavailable": Problem(_UNAVAILABLE, "not possible now; try again"),
     "lane_not_active": Problem(_UNAVAILABLE, "the partition does not serve now; try again"),

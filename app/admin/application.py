@@ -26,7 +26,7 @@ from app.admin.group import GroupCollector, add_group, group_of, places_of
 from app.admin.history import History, add_history
 from app.admin.host_check import check_hosts
 from app.admin.ingest_loop import IngestLoop
-from app.admin.inputs import InputCollector, add_inputs
+from app.admin.inputs import InputCollector, add_input_controls, add_inputs
 from app.admin.lane_metrics import LaneCollector
 from app.admin.lookup import Lookup, add_lookup
 from app.admin.native_metrics import NativeCollector, native_document
@@ -163,6 +163,7 @@ def create_admin(
     add_runbooks(app)
     add_verify(app, admin_context.router, store, clock, ingest_loop)
     add_inputs(app, admin_context.inputs, ingest_loop)
+    add_input_controls(app, admin_context.inputs, ingest_loop)
     add_snapshots(app, admin_context.router, admin_context.snapshotter, ingest_loop)
     add_partitions(app, admin_context.group, admin_context.stats, ingest_loop)
     add_write_keys(app, admin_context.edge.key_file, admin_context.group, ingest_loop)

@@ -48,7 +48,7 @@ class HeldEvents:
         requests = await self._ingest_loop.read(lambda: self._tail.recent.look(self._clock.now_ms()))
         held: list[Held] = []
         for first, request in reversed(requests):
-            if first + request.events_count <= after + 1 or len(held) >= EVENTS_MAX:
+            if first + request.event_count <= after + 1 or len(held) >= EVENTS_MAX:
                 break
             samples = self._tail.samples_of(request)
             held += [

@@ -149,6 +149,11 @@ class GroupCollector(ScrapedCollector):
             yield GaugeMetricFamily(
                 "gateway_group_silence_seconds", "Time since the coordinator's last answer", silence_s
             )
+        yield GaugeMetricFamily(
+            "gateway_group_joining_seconds",
+            "Time since an assignment was asked for that has not come; 0 while there is one",
+            self._group.membership.joining_s,
+        )
         up = GaugeMetricFamily("gateway_peer_up", "1 if the other worker answers", labels=["worker"])
         connections = CounterMetricFamily(
             "gateway_peer_connections", "Connections made to the other worker", labels=["worker"]
@@ -162,7 +167,7 @@ class GroupCollector(ScrapedCollector):
         yield GaugeMetricFamily(
             "gateway_standby_enabled", "1 if this worker may follow partitions", int(self._group.can_follow)
         )
-        commit_ms = manager.slow.commit_ms
+        commit_ms = manager.hand_overs.slow.commit_ms
         if commit_ms:
             yield GaugeMetricFamily(
                 "gateway_worker_commit_seconds",
@@ -172,7 +177,7 @@ class GroupCollector(ScrapedCollector):
         yield GaugeMetricFamily(
             "gateway_worker_slow",
             "1 if commits take far longer than elsewhere, or did when partitions were handed over",
-            int(manager.slow.is_slow),
+            int(manager.hand_overs.slow.is_slow),
         )
         yield CounterMetricFamily("gateway_lane_moves", "Partitions taken over from others", manager.moves)
         yield CounterMetricFamily(

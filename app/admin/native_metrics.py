@@ -1,7 +1,6 @@
 """Metrics of the native module, for /metrics and /admin/v1/stats."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -32,13 +31,21 @@ class NativeCollector(ScrapedCollector):
             use.odd_events,
         )
         yield CounterMetricFamily(
-            "gateway_native_other_bodies",
-            "Bodies that the native module left to the Python code",
-            use.other_bodies,
+            "gateway_native_other_events",
+            "Events of all other bodies, which the Python code identified",
+            use.other_events,
         )
+        bodies = CounterMetricFamily(
+            "gateway_native_other_bodies",
+            "Bodies left to the Python code: larger than 2 MiB, no JSON that it reads, or of another form",
+            labels=["reason"],
+        )
+        for reason, count in use.other_bodies.items():
+            bodies.add_metric([reason], count)
+        yield bodies
         yield CounterMetricFamily(
             "gateway_native_panics",
-            "Faults of the native module, each of which the Python code has made good",
+            "Faults of the native module, in any of its uses, each of which the Python code has made good",
             use.panics,
         )
 
@@ -47,4 +54,11 @@ def native_document(use: NativeUse | None) -> dict[str, Any] | None:
     """Return the same as a field of the stats document; None without the module."""
     if use is None:
         return None
-    return asdict(use)
+    return {
+        "version": use.version,
+        "events": use.events,
+        "odd_events": use.odd_events,
+        "other_events": use.other_events,
+        "other_bodies": dict(use.other_bodies),
+        "panics": use.panics,
+    }

@@ -39,7 +39,7 @@ class Decided(NamedTuple):
     refusal: str | None = None
 
     @property
-    def events_count(self) -> int:
+    def event_count(self) -> int:
         """How many events it has; a refused one without known events counts as one."""
         return len(self.events) + len(self.rejected) or 1
 
@@ -83,12 +83,12 @@ class RecentEvents:
         """Hold a request as the newest one."""
         size = REQUEST_BYTES + size_of(request.events) + size_of(request.rejected)
         self._requests.append((self._next_number, size, request))
-        self._next_number += request.events_count
-        self._events += request.events_count
+        self._next_number += request.event_count
+        self._events += request.event_count
         self.held_bytes += size
         while self._requests and (
-            self._events - self._requests[0][2].events_count >= EVENTS_MAX or self.held_bytes > BYTES_MAX
+            self._events - self._requests[0][2].event_count >= EVENTS_MAX or self.held_bytes > BYTES_MAX
         ):
             _, dropped, oldest = self._requests.popleft()
-            self._events -= oldest.events_count
+            self._events -= oldest.event_count
             self.held_bytes -= dropped

@@ -251,7 +251,7 @@ class EdgeProtocol(HttpToolsProtocol):
             lease.release()
             raise
         self._is_answering = True
-        self.cycle.transport = cast(asyncio.Transport, self._request_transport)
+        self.cycle.transport = self._request_transport  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         """Store a piece of the body if the memory budget has room for it."""

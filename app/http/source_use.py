@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from app.http.refusal_counts import BoundedSources
 from app.http.sdk_library import OTHER, library_of
-from dedupe.decide.admission import DUPLICATE, NEW, REPEAT, STALE, Admission
+from dedupe.decide.admission import DUPLICATE, REPEAT, STALE, Admission, counts_of
 from dedupe.model.types import Event
 
 DAY_MS = 24 * 3600 * 1000
@@ -28,6 +28,7 @@ RECOVERED = b"rsa-recovered"
 NAMES_WITHOUT_VERSION = frozenset({OTHER, "android", "browser", "ios"})
 """Whose User-Agent has the version of something else."""
 
+_COPIES = frozenset({REPEAT, DUPLICATE, STALE})
 _VERSION = re.compile(r"\d{1,5}(?:\.\d{1,5}){0,3}")
 
 
@@ -83,17 +84,21 @@ class SourceUse:
             self._requests[sender] += 1
         else:
             self._requests[self._labels.label_of(sender[0]), b""] += 1
-        if admissions.count(NEW) < len(admissions):
-            self._note_duplicates(events, admissions, Cause.RETRY if is_retry(headers) else Cause.OTHER)
+        if _COPIES.isdisjoint(counts_of(admissions)):
+            return
+        cause_of_known = Cause.RETRY if is_retry(headers) else Cause.OTHER
+        sources = dict.fromkeys([event.source for event in events])
+        for source in sources:
+            own = admissions
+            if len(sources) > 1:
+                own = [kind for event, kind in zip(events, admissions, strict=True) if event.source == source]
+            self._note_copies(source, counts_of(own), cause_of_known)
 
-    def _note_duplicates(
-        self, events: Sequence[Event], admissions: Sequence[Admission], cause_of_known: Cause
-    ) -> None:
-        for event, admission in zip(events, admissions, strict=True):
-            if admission is REPEAT:
-                self.duplicates[self._labels.label_of(event.source), Cause.SAME_REQUEST] += 1
-            elif admission is DUPLICATE or admission is STALE:
-                self.duplicates[self._labels.label_of(event.source), cause_of_known] += 1
+    def _note_copies(self, source: str, counts: Mapping[Admission, int], cause_of_known: Cause) -> None:
+        known = counts.get(DUPLICATE, 0) + counts.get(STALE, 0)
+        for cause, count in ((Cause.SAME_REQUEST, counts.get(REPEAT, 0)), (cause_of_known, known)):
+            if count:
+                self.duplicates[self._labels.label_of(source), cause] += count
 
     def requests(self) -> Counter[Sender]:
         """Return the requests with an event by source, library and version."""

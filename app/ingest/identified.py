@@ -50,7 +50,9 @@ class Identified:
         count = len(self.events) + len(self.rejections)
         return [index for index in range(count) if index not in rejected]
 
-    def take(self, items: Iterator[Event | Rejection | int], work_bytes: int = sys.maxsize) -> bool:
+    def take(
+        self, items: Iterator[Event | list[Event] | Rejection | int], work_bytes: int = sys.maxsize
+    ) -> bool:
         """
         Add the next results of `identify`.
 
@@ -67,6 +69,10 @@ class Identified:
             if type(item) is Event:
                 events.append(item)
                 size_bytes += len(item.value)
+            elif type(item) is list:
+                events += item
+                size_bytes += sum([len(event.value) for event in item])
+                work_bytes -= EVENT_WORK_BYTES * (len(item) - 1)
             elif type(item) is int:
                 numbers_work += item
                 work_bytes -= item

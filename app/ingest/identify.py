@@ -77,9 +77,11 @@ class Identifier:
         ownership: Ownership | None = None,
         *,
         lossy: set[int] | None = None,
-    ) -> Iterator[Event | Rejection | int]:
+    ) -> Iterator[Event | list[Event] | Rejection | int]:
         """
         Yield an event or a rejection for each item, in order, and its work if that is much.
+
+        The events that the native module identifies in one step are one list.
 
         Batch-level fields that would add too much to all events together are not merged into any, and are
         one more rejection at the end.
@@ -90,6 +92,8 @@ class Identifier:
             ownership: the sources of the items, if not all of them are the one of `arrival`.
             lossy: gets the index of each event in whose record a number is null.
         """
+        if self.native is not None and payload.native is None:
+            self.native.use.other_events += len(payload.items)
         lossy = set() if lossy is None else lossy
         items_of = ItemIdentifier
         if arrival.dialect is Dialect.CLOUDEVENTS:
@@ -143,13 +147,14 @@ class Identifier:
 
     def _identify_read(
         self, payload: Payload, document: "Document", request: ItemIdentifier
-    ) -> Iterator[Event | Rejection | int]:
+    ) -> Iterator[Event | list[Event] | Rejection | int]:
         """Identify the events of a body that the native module has read; the odd ones become its items."""
         assert self.native is not None
         plain, index = request.plain(self.native), 0
         while index < len(payload.items):
             events, request.bytes_left, odd = self.native.identify(document, plain, index, request.bytes_left)
-            yield from events
+            if events:
+                yield events
             index += len(events)
             if odd is not None:
                 if len(odd) > SMALL_BYTES:
@@ -198,7 +203,10 @@ def _store_shared(payload: Payload) -> Generator[int, None, set[int]]:
     """
     lossy_fields: set[int] = set()
     for fields in {id(each): each for each in (payload.shared, *payload.own_fields) if each}.values():
-        reading = yield from store_in_steps([fields[name] for name in SHARED_FIELDS if name in fields])
+        merged = [fields[name] for name in SHARED_FIELDS if name in fields]
+        if not merged:
+            continue
+        reading = yield from store_in_steps(merged)
         if reading.is_lossy:
             lossy_fields.add(id(fields))
         if reading.work > STEP_BYTES:

@@ -80,7 +80,9 @@ class ItemIdentifier:
         self.bytes_left = identifier.limits.request_bytes_max
         self._rules, self._fingerprints = identifier.rules, arrival.fingerprints
         self._compares_more = bool(arrival.fingerprints or identifier.rules.changed_fields)
-        self._ignored = identifier.rules.ignore | self.retry_fields
+        self._ignored = identifier.rules.ignore
+        if self.retry_fields:
+            self._ignored |= self.retry_fields
         if arrival.session is not None:
             self._ignored |= arrival.session.own_fields
         self._ignored_unnamed = self._ignored  # of items without an id

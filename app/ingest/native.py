@@ -7,7 +7,6 @@ bytes, which `NativeModule` proves by examples before it is used.
 routes.post_events -> **NativeModule.read** -> Identifier.identify -> Router.submit
 """
 
-from collections.abc import Callable
 from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -74,7 +73,7 @@ class NativeModule:
         )
         self._types = [orjson.dumps(name) for name in TYPES] if gives_advice else []
         self._fields_of = lru_cache(FIELDS_CACHED)(self._fields)
-        self.use = NativeUse(module.__version__)
+        self.use = NativeUse(module.__version__, module.faults)
 
     async def read(
         self,
@@ -98,28 +97,32 @@ class NativeModule:
         Raises:
             BodyMemoryFullError: there is no memory for what is read.
         """
+        if len(body) > AT_ONCE_BYTES:
+            self.use.other_bodies["large"] += 1
+            return None
         document = await self._document_of(body, limits, yield_to_others)
+        if document is None:
+            self.use.other_bodies["unreadable"] += 1
+            return None
         payload = None
-        if document is not None and len(document) <= limits.events_max and not document.is_nested:
+        if len(document) <= limits.events_max and not document.is_nested:
             top = document.top()
             if len(top) <= SMALL_BYTES:
                 payload = _payload_of(document, top, expected, needs_key=needs_key)
         if payload is None:
-            self.use.other_bodies += 1
+            self.use.other_bodies["form"] += 1
         return payload
 
     async def _document_of(
         self, body: bytes, limits: JSONLimits, yield_to_others: YieldToOthers
     ) -> "Document | None":
-        if len(body) > AT_ONCE_BYTES:
-            return None
         if len(body) > STEP_BYTES:
             limits.hold(len(body), len(body))
         document: Document = self._module.Document(self._deployment, body)
         is_read: bool | None = False
         while is_read is False:
             await yield_to_others(min(len(body), STEP_BYTES))
-            is_read = self._try(document.read, STEP_BYTES)
+            is_read = document.read(STEP_BYTES)
         return document if is_read else None
 
     def request_of(
@@ -143,7 +146,7 @@ class NativeModule:
             prefix = self._identity.sequence_prefix(session.client_hash, session.session_hash)
             fields = self._session_fields(source, session)
         request: Request = self._module.Request(
-            self._fields_of(ignored, values.merging | changed_fields),
+            self._fields_of(ignored, values.merging | changed_fields if changed_fields else values.merging),
             source,
             order,
             prefix,
@@ -167,19 +170,11 @@ class NativeModule:
         """
         found = None
         if request is not None:
-            found = self._try(document.identify, request, start, bytes_left, WORK_BYTES)
+            found = document.identify(request, start, bytes_left, WORK_BYTES)
         events, bytes_left, odd = found or ([], bytes_left, document.raw(start))
         self.use.events += len(events)
         self.use.odd_events += odd is not None
         return events, bytes_left, odd
-
-    def _try(self, call: Callable[..., Any], *args: object) -> Any:
-        """Return what a call returns, None if it panics."""
-        try:
-            return call(*args)
-        except self._module.Panic:
-            self.use.panics += 1
-            return None
 
     def _fields(self, ignored: frozenset[str], odd: frozenset[str]) -> "PlainFields":
         names = [[name.encode() for name in sorted(each)] for each in (ignored, REPLACED, odd)]

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from app.ingest.identified import Identified
 from app.ingest.prefer import Preferences
-from dedupe.decide.admission import DUPLICATE, NEW, REPEAT, STALE, Admission
+from dedupe.decide.admission import DUPLICATE, NEW, REPEAT, STALE, Admission, counts_of
 from dedupe.decide.rejection import QUARANTINE_REASONS, RETRIABLE_CODES, RejectionCode
 from dedupe.decide.sessions import SessionState
 from dedupe.model.record import FLAG_NOT_IDEMPOTENT
@@ -28,6 +28,8 @@ CODES = {**QUARANTINE_REASONS, **RETRIABLE_CODES}
 
 KNOWN = (DUPLICATE, REPEAT, STALE)
 """The verdicts that are answered as duplicates, which are successes."""
+
+_JSON = (b"content-type", b"application/json")
 
 LIST_BYTES_MAX = 1024 * 1024
 """The limit of each list in an answer. The numbers in it and in the headers are those of all events."""
@@ -92,6 +94,14 @@ SESSION_REASONS: dict[str, str] = {
 """The same for requests with a client session."""
 
 
+class JSONAnswer(Response):
+    """A 200 with JSON, whose headers are bytes already: Starlette would encode each of them."""
+
+    def __init__(self, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        self.status_code, self.background, self.body = 200, None, body
+        self.raw_headers = [*headers, (b"content-length", b"%d" % len(body)), _JSON]
+
+
 def answer(
     identified: Identified,
     outcomes: Outcomes,
@@ -113,11 +123,12 @@ def answer(
     if preferences is not None and preferences.returned is not None:
         wants_receipts = preferences.returned == "representation"
     admissions = outcomes.admissions
-    accepted = admissions.count(NEW)
+    counts = counts_of(admissions)
+    accepted = counts.get(NEW, 0)
     rejected = [
         (rejection.item_index, rejection.message_id, rejection.code) for rejection in identified.rejections
     ]
-    duplicates = sum([admissions.count(known) for known in KNOWN])
+    duplicates = sum([counts.get(known, 0) for known in KNOWN])
     if accepted + duplicates < len(admissions):
         rejected += [
             (index, event.message_id, CODES[admission])
@@ -143,7 +154,7 @@ def answer(
     if advice:
         body["warnings"] = advice
     headers = _headers(accepted, duplicates, len(rejected), preferences)
-    return Response(orjson.dumps(body), headers=headers, media_type="application/json")
+    return JSONAnswer(orjson.dumps(body), headers)
 
 
 def _add_list(body: dict[str, object], name: str, items: Iterator[dict[str, object]], count: int) -> None:
@@ -166,16 +177,16 @@ def _add_list(body: dict[str, object], name: str, items: Iterator[dict[str, obje
 
 def _headers(
     accepted: int, duplicates: int, rejected: int, preferences: Preferences | None
-) -> dict[str, str]:
-    headers = {
-        "Gateway-Accepted": str(accepted),
-        "Gateway-Duplicates": str(duplicates),
-        "Gateway-Rejected": str(rejected),
-    }
+) -> list[tuple[bytes, bytes]]:
+    headers = [
+        (b"gateway-accepted", b"%d" % accepted),
+        (b"gateway-duplicates", b"%d" % duplicates),
+        (b"gateway-rejected", b"%d" % rejected),
+    ]
     if duplicates and not accepted:
-        headers["Idempotent-Replayed"] = "true"
+        headers.append((b"idempotent-replayed", b"true"))
     if preferences is not None and (applied := preferences.applied):
-        headers["Preference-Applied"] = applied
+        headers.append((b"preference-applied", applied.encode("latin-1")))
     return headers
 
 

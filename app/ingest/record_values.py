@@ -69,7 +69,7 @@ class RecordValues:
             merged, merged_json = {}, b"{}"
         self.merged_bytes = len(merged_json) if merged else 0
         """The size of the batch-level fields in each event."""
-        self.merging = frozenset(merged) | ignored.intersection(("messageId", "type", *SHARED_FIELDS))
+        self.merging = frozenset(merged) | _written_again(ignored) if merged else _written_again(ignored)
         """An event with one of these fields is serialised again."""
         self.ip_field = b""
         if client_ip and "context" not in merged:
@@ -86,8 +86,9 @@ class RecordValues:
         if isinstance(sent_at, str) and len(sent_at) <= SENT_AT_CHARS_MAX:
             self._added = received_at | {"sentAt": sent_at}
         merged_part = b",%b" % merged_json[1:] if merged else b"}"
-        self.suffix = _open(self._added) + merged_part
-        self.suffix_without_sent_at = _open(received_at) + merged_part
+        self.suffix = self.suffix_without_sent_at = _open(received_at) + merged_part
+        if self._added is not received_at:
+            self.suffix = _open(self._added) + merged_part
 
     def value_of(
         self, item: dict[str, Any], content: bytes, retried: bytes, assigned_id: str | None
@@ -162,6 +163,12 @@ class RecordValues:
                 merged["context"] = {**(context or {}), "ip": self._client_ip}
         merged.pop(WRITE_KEY, None)
         return dumps_to_keep(merged)
+
+
+@lru_cache(256)
+def _written_again(ignored: frozenset[str]) -> frozenset[str]:
+    """Return the fields for which an event is serialised again, although the batch has none of them."""
+    return ignored.intersection(("messageId", "type", *SHARED_FIELDS))
 
 
 def is_deeper_record(item: Mapping[str, Any], value: bytes, levels: int) -> bool:

@@ -5,24 +5,27 @@ InputPartition.run -> **InputAdmission.admit** -> Identifier.identify, Router.su
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass
 from functools import partial
+from typing import Self
 
 import structlog
 
 from app.ingest.event_limits import STEP_BYTES
-from app.ingest.identified import Arrival, Identified
+from app.ingest.identified import Arrival, Dialect, Identified
 from app.ingest.large_json import JSONLimits
-from app.ingest.payload import Expected, Payload
+from app.ingest.payload import Expected
 from app.ingest.routes.events import Ingest
-from app.inputs.input_file import FieldId, InputSpec
-from app.inputs.values import MESSAGE_ID, Topic, Values
+from app.inputs.cloudevents import is_empty, payload_of
+from app.inputs.input_file import CLOUDEVENTS, FieldId, InputSpec
+from app.inputs.origin import Origins
+from app.inputs.values import MESSAGE_ID, Read, Topic, Values
 from dedupe.decide.admission import Admission
 from dedupe.model.clock import Deadline
 from dedupe.model.errors import RetriableError
 from dedupe.model.record import FLAG_ID_ASSIGNED
-from dedupe.model.types import LogRecord
+from dedupe.model.types import LogRecord, with_headers
 from dedupe.submission import Outcomes
 
 CHUNK_RECORDS_MAX, CHUNK_BYTES_MAX = 1_000, 512 * 1024
@@ -31,6 +34,8 @@ CHUNK_RECORDS_MAX, CHUNK_BYTES_MAX = 1_000, 512 * 1024
 RETRY_S = 0.2
 """Before records are submitted again that were not taken, or whose outcome is unknown."""
 
+DIALECTS = (Dialect.EVENTS, Dialect.CLOUDEVENTS)
+
 _SEEN = frozenset({Admission.REPEAT, Admission.DUPLICATE, Admission.STALE})
 
 logger = structlog.get_logger(__name__)
@@ -38,7 +43,7 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Counts:
-    """What became of one input's records since the start."""
+    """What became of the records of one partition since the start, or since the input was resumed."""
 
     records: int = 0
     empty: int = 0
@@ -47,20 +52,36 @@ class Counts:
     duplicates: int = 0
     conflicts: int = 0
     rejected: int = 0
+    misdelivered: int = 0
+    """How often the client delivered other records than the next ones."""
+    throttled_s: float = 0.0
+    """How long reading paused since events_per_s was used up."""
+
+    @property
+    def events(self) -> int:
+        """The number of events of all verdicts."""
+        return self.accepted + self.duplicates + self.conflicts + self.rejected
+
+    @classmethod
+    def total_of(cls, each: Iterable[Self]) -> Self:
+        """Return the sum of some."""
+        rows = list(map(astuple, each))
+        return cls(*map(sum, zip(*rows, strict=True))) if rows else cls()
 
 
 class InputAdmission:
     """Admits the records of one input's topic."""
 
-    def __init__(self, ingest: Ingest, spec: InputSpec, topic: Topic, counts: Counts) -> None:
-        """`counts` is added to."""
+    def __init__(self, ingest: Ingest, spec: InputSpec, topic: Topic) -> None:
+        """Take what requests are admitted by."""
         self._ingest = ingest
         self._spec = spec
         limits = ingest.identifier.limits
         self._limits = JSONLimits(ingest.request_events_max, limits.event_bytes_max)
         self._values = Values(spec, topic, self._limits)
-        self._counts = counts
+        self._origins = Origins(spec)
         self._yield_to_others = partial(ingest.scheduler.yield_to_others, f"input {spec.name}")
+        self._is_cloudevents = spec.format == CLOUDEVENTS
         self._reads_joined = (
             ingest.identifier.native is not None
             and spec.format == "event"
@@ -68,17 +89,21 @@ class InputAdmission:
             and spec.id.field == MESSAGE_ID
         )
 
-    async def admit(self, partition: int, records: Sequence[LogRecord]) -> None:
-        """Return once each event of the records has a verdict in the log."""
+    async def admit(self, partition: int, records: Sequence[LogRecord], counts: Counts) -> None:
+        """Return once each event of the records has a verdict in the log, added to `counts`."""
         for chunk in chunks_of(records):
-            arrival = Arrival(self._spec.source, self._ingest.clock.now_ms())
-            identified = await self._identify_joined(chunk, arrival)
+            arrival = Arrival(
+                self._spec.source, self._ingest.clock.now_ms(), dialect=DIALECTS[self._is_cloudevents]
+            )
+            identified = await self._identify_joined(partition, chunk, arrival)
             if identified is None:
                 identified = await self._identify(partition, chunk, arrival)
             outcomes = await self._submit(identified, arrival, partition, chunk[0].offset)
-            self._count(chunk, identified, outcomes)
+            self._count(counts, chunk, identified, outcomes)
 
-    async def _identify_joined(self, chunk: Sequence[LogRecord], arrival: Arrival) -> Identified | None:
+    async def _identify_joined(
+        self, partition: int, chunk: Sequence[LogRecord], arrival: Arrival
+    ) -> Identified | None:
         """Identify plain events by the native module, as those of one body; None if any is not plain."""
         native = self._ingest.identifier.native
         values = [record.value for record in chunk if record.value]
@@ -91,24 +116,55 @@ class InputAdmission:
         payload = await native.read(body, limits, self._yield_to_others, Expected.EVENTS)
         if payload is None or len(payload.items) != len(values):
             return None
-        identified = await self._take([payload], arrival)
+        read = Read(payload, [record for record in chunk if record.value])
+        identified = await self._take([read], partition, arrival)
         if identified.rejections or any(event.flags & FLAG_ID_ASSIGNED for event in identified.events):
             return None  # what is wrong is quarantined as it is in its record
         return identified
 
     async def _identify(self, partition: int, chunk: Sequence[LogRecord], arrival: Arrival) -> Identified:
         await self._yield_to_others(sum(len(record.value) for record in chunk))
-        return await self._take(list(self._values.payloads(partition, chunk)), arrival)
+        if self._is_cloudevents:
+            full = [record for record in chunk if not is_empty(record)]
+            payloads = [await payload_of(record, self._limits, self._yield_to_others) for record in full]
+            reads = [
+                Read(payload, [record] * len(payload.items))
+                for record, payload in zip(full, payloads, strict=True)
+            ]
+        else:
+            reads = list(self._values.read(partition, chunk))
+        return await self._take(reads, partition, arrival)
 
-    async def _take(self, payloads: Sequence[Payload], arrival: Arrival) -> Identified:
+    async def _take(self, reads: Sequence[Read], partition: int, arrival: Arrival) -> Identified:
         identified = Identified()
-        for payload in payloads:
-            items = self._ingest.identifier.identify(payload, arrival, lossy=identified.lossy)
-            before = identified.work_bytes
-            while identified.take(items, STEP_BYTES):
-                await self._yield_to_others(max(STEP_BYTES, identified.work_bytes - before))
-                before = identified.work_bytes
+        for payload, records in reads:
+            part = Identified(lossy=identified.lossy)
+            items = self._ingest.identifier.identify(payload, arrival, lossy=part.lossy)
+            before = 0
+            while part.take(items, STEP_BYTES):
+                await self._yield_to_others(max(STEP_BYTES, part.work_bytes - before))
+                before = part.work_bytes
+            self._head(part, partition, records)
+            identified.events += part.events
+            identified.rejections += part.rejections
+            identified.quarantined += part.quarantined
         return identified
+
+    def _head(self, part: Identified, partition: int, records: Sequence[LogRecord]) -> None:
+        """Give each event the headers of its record."""
+        by_offset = {record.offset: record for record in records}
+        headers = {at: self._origins.headers_of(partition, record) for at, record in by_offset.items()}
+        if not any(headers.values()):
+            return
+        part.events = [
+            with_headers(event, headers[records[index].offset])
+            for event, index in zip(part.events, part.indexes(), strict=True)
+        ]
+        part.quarantined = [
+            with_headers(event, headers[records[min(rejection.item_index, len(records) - 1)].offset])
+            for rejection in part.rejections
+            for event in rejection.events
+        ]
 
     async def _submit(
         self, identified: Identified, arrival: Arrival, partition: int, first_offset: int
@@ -138,10 +194,13 @@ class InputAdmission:
                     )
                 await asyncio.sleep(RETRY_S)
 
-    def _count(self, chunk: Sequence[LogRecord], identified: Identified, outcomes: Outcomes) -> None:
-        counts, admissions = self._counts, outcomes.admissions
+    def _count(
+        self, counts: Counts, chunk: Sequence[LogRecord], identified: Identified, outcomes: Outcomes
+    ) -> None:
+        admissions = outcomes.admissions
         counts.records += len(chunk)
-        counts.empty += sum(not record.value for record in chunk)
+        is_nothing = is_empty if self._is_cloudevents else _has_no_value
+        counts.empty += sum(map(is_nothing, chunk))
         counts.accepted += admissions.count(Admission.NEW)
         counts.duplicates += sum(each in _SEEN for each in admissions)
         counts.conflicts += admissions.count(Admission.CONFLICT)
@@ -155,6 +214,10 @@ class InputAdmission:
                 count=len(identified.rejections),
                 first_reason=str(identified.rejections[0].code),
             )
+
+
+def _has_no_value(record: LogRecord) -> bool:
+    return not record.value
 
 
 def chunks_of(records: Sequence[LogRecord]) -> Iterator[Sequence[LogRecord]]:

@@ -10,11 +10,16 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints,
 from app.settings.model import Settings
 from dedupe.login.settings import LoginSettings, Mechanism, SecurityProtocol
 from dedupe.model.errors import ConfigurationError
+from dedupe.model.record import FORMAT_HEADERS
 from dedupe.storage.routing_records import routing_topic_of
 
 TopicName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 
 _STRICT = ConfigDict(strict=True, extra="forbid", hide_input_in_errors=True, frozen=True)
+
+
+_ID_NEEDED = "it needs id: key, place, {field: NAME} or {header: NAME}"
+_ID_FIXED = "CloudEvents have their ids by source and id, so there is no id to set"
 
 
 class FieldId(BaseModel):
@@ -32,6 +37,9 @@ class HeaderId(BaseModel):
 
 
 IdRule = FieldId | HeaderId | Literal["key", "place"]
+
+CLOUDEVENTS = "cloudevents"
+"""The format whose events have their ids by their own standard."""
 
 
 class InputCluster(BaseModel):
@@ -67,8 +75,15 @@ class InputSpec(BaseModel):
     """Part of the name of its consumer group: with another one, the topic is read anew."""
     topic: TopicName
     source: Annotated[str, StringConstraints(min_length=1, max_length=100)]
-    id: IdRule
-    format: Literal["event", "batch", "ndjson"] = "event"
+    id: IdRule | None = None
+    """None for CloudEvents alone."""
+    format: Literal["event", "batch", "ndjson", "cloudevents"] = "event"
+    events_per_s: Annotated[float, Field(gt=0)] | None = None
+    """Of all partitions together, each has an equal part of it; None: no limit."""
+    origin: bool = True
+    """Whether records say where their event comes from."""
+    keep_headers: list[Annotated[str, StringConstraints(min_length=1, max_length=249)]] = []
+    """Headers that records keep."""
     start: Literal["earliest", "latest"] | None = None
     """Where partitions begin for which nothing is committed; None: such an input stops."""
     reads_past_window: bool = False
@@ -78,7 +93,7 @@ class InputSpec(BaseModel):
     @property
     def has_several(self) -> bool:
         """Whether a record may have several events."""
-        return self.format != "event"
+        return self.format in {"batch", "ndjson"}
 
 
 class _File(BaseModel):
@@ -151,11 +166,20 @@ def _problems(inputs: Sequence[InputSpec], own_topics: Collection[str], *, has_k
                 f"input {each.name}: {each.topic} is a topic that this gateway writes: "
                 "it would read its own events"
             )
-        if each.has_several and each.id != "place" and not isinstance(each.id, FieldId):
-            yield (
-                f"input {each.name}: a record of format {each.format} may have several events, which cannot "
-                "share its key or header as their id: use a field, or place"
-            )
+        yield from _event_problems(each)
         if each.cluster is not None:
             for sentence in each.cluster.login_settings.contradictions():
                 yield f"input {each.name}: {sentence}"
+
+
+def _event_problems(each: InputSpec) -> Iterator[str]:
+    """Yield what is wrong with what an input's events are."""
+    if (each.format == CLOUDEVENTS) is not (each.id is None):
+        yield f"input {each.name}: {_ID_NEEDED if each.id is None else _ID_FIXED}"
+    if each.has_several and each.id != "place" and not isinstance(each.id, FieldId):
+        yield (
+            f"input {each.name}: a record of format {each.format} may have several events, which cannot "
+            "share its key or header as their id: use a field, or place"
+        )
+    for header in FORMAT_HEADERS.intersection(each.keep_headers):
+        yield f"input {each.name}: header {header} cannot be kept: it has a meaning in the gateway's records"

@@ -5,22 +5,33 @@ app.main -> **Inputs.run** -> InputPartition.run -> InputAdmission.admit
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import structlog
 
 from app.ingest.routes.events import Ingest
 from app.inputs.admission import Counts, InputAdmission
+from app.inputs.control import InputControl
 from app.inputs.input_file import InputSpec
-from app.inputs.partition import RENEWAL_S, RETRY_S, InputPartition, InputStoppedError, Place
+from app.inputs.notes import FirstStart, InputNotes
+from app.inputs.partition import RETRY_S, InputPartition, InputStoppedError, Place
+from app.inputs.seeks import Seeks, SeekTo
 from app.inputs.values import Topic
+from dedupe.cluster.input_shares import InputShares
 from dedupe.model.errors import ConfigurationError, RetriableError
+from dedupe.model.types import Offset
 from dedupe.storage.input_log import InputLog
 from dedupe.storage.log import LogStore
 
 PARTITIONS_POLL_S = 30.0
 """Between two looks for partitions that were added to a topic."""
+
+CONTROL_POLL_S = 1.0
+"""Between two looks at what operators have told."""
+
+SHARES_POLL_S = 0.1
+"""Between two looks at what this process is to read."""
 
 logger = structlog.get_logger(__name__)
 
@@ -30,14 +41,22 @@ class Input:
     """One input, as it stands."""
 
     spec: InputSpec
-    counts: Counts = field(default_factory=Counts)
-    partitions: list[InputPartition] = field(default_factory=list)
+    control: InputControl
+    counts: dict[int, Counts] = field(default_factory=dict)
+    """By partition, of those that this process has read."""
+    partitions: dict[int, InputPartition] = field(default_factory=dict)
+    """Those that this process reads, by number."""
     stopped: str | None = None
-    """Why it is not read any more, one sentence."""
+    """Why it is not read until it is resumed, one sentence."""
+
+    @property
+    def total(self) -> Counts:
+        """The counts of all partitions."""
+        return Counts.total_of(self.counts.values())
 
 
 class Inputs:
-    """All inputs of a gateway that is alone."""
+    """All inputs of a gateway, or what it reads of them as a worker of a group."""
 
     def __init__(
         self,
@@ -48,6 +67,7 @@ class Inputs:
         store: LogStore,
         topic: str,
         window_s: float,
+        shares: InputShares,
         own_ids: Callable[[], Awaitable[Collection[str]]],
     ) -> None:
         """
@@ -60,15 +80,21 @@ class Inputs:
             store: the gateway's log, which notes what topics were read.
             topic: the clean topic, which is part of the names of consumer groups.
             window_s: how long ids are remembered at most.
+            shares: which partitions are read by this process.
             own_ids: returns the ids of the topics that this gateway writes; raises RetriableError.
         """
-        self.inputs = [Input(spec) for spec in specs]
+        self.inputs = [Input(spec, InputControl(store, topic, spec.name)) for spec in specs]
         self._open_log = open_log
         self._ingest = ingest
         self._store = store
         self._topic = topic
         self._window_s = window_s
+        self._shares = shares
         self._own_ids = own_ids
+
+    def by_name(self, name: str) -> Input | None:
+        """Return an input, None if there is none of that name."""
+        return next((each for each in self.inputs if each.spec.name == name), None)
 
     async def run(self) -> None:
         """Read all inputs until cancelled; one that stops leaves the others alone."""
@@ -76,70 +102,138 @@ class Inputs:
             for each in self.inputs:
                 running.create_task(self._run(each))
 
-    async def _run(self, each: Input) -> None:
+    async def seek(
+        self, each: Input, to: SeekTo, partition: int | None, *, reads_past_window: bool
+    ) -> dict[int, Offset]:
+        """Have partitions read on elsewhere; see Seeks."""
         log = self._open_log(each.spec)
+        seeks = Seeks(each.spec, log, each.control, self._group_of(each))
+        since_ms = self._ingest.clock.now_ms() - round(self._window_s * 1000)
         try:
-            await self._read(each, log)
-        except* (InputStoppedError, ConfigurationError) as group:
-            errors: BaseException = group
-            while isinstance(errors, BaseExceptionGroup):
-                errors = errors.exceptions[0]
-            each.stopped = str(errors)
-            logger.error("an input is stopped", input=each.spec.name, reason=each.stopped)
+            return await seeks.seek(to, partition, since_ms=since_ms, reads_past_window=reads_past_window)
         finally:
             log.close()
 
+    async def _run(self, each: Input) -> None:
+        while True:
+            log = self._open_log(each.spec)
+            try:
+                await self._read(each, log)
+            except* (InputStoppedError, ConfigurationError) as group:
+                errors: BaseException = group
+                while isinstance(errors, BaseExceptionGroup):
+                    errors = errors.exceptions[0]
+                each.stopped = str(errors)
+            finally:
+                log.close()
+            self._shares.stop(each.spec.name)
+            logger.error("an input is stopped", input=each.spec.name, reason=each.stopped)
+            resumes = each.control.told.resumes
+            while each.control.told.resumes == resumes:
+                await asyncio.sleep(CONTROL_POLL_S)
+                await self._look(each)
+            each.stopped = None
+            each.counts = {}
+            each.partitions = {}
+            self._shares.resume(each.spec.name)
+            logger.warning("an input is resumed", input=each.spec.name)
+
+    async def _look(self, each: Input) -> bool:
+        """Learn what operators have told; False if nobody knows now."""
+        try:
+            await each.control.look()
+        except (RetriableError, ConfigurationError) as err:
+            logger.debug("what is told of an input is not known now", input=each.spec.name, error=str(err))
+            return False
+        return True
+
+    async def _look_until_known(self, each: Input) -> None:
+        is_known = False
+        while not is_known:
+            is_known = await self._look(each)
+            await asyncio.sleep(0 if is_known else RETRY_S)
+
+    async def _follow(self, each: Input) -> None:
+        while True:
+            await asyncio.sleep(CONTROL_POLL_S)
+            await self._look(each)
+
+    def _group_of(self, each: Input) -> str:
+        return f"gateway-{self._topic}-input-{each.spec.name}"
+
     async def _read(self, each: Input, log: InputLog) -> None:
-        """Read all partitions, those that are added later, too."""
+        """Read the partitions that are this process's, those that are added later, too."""
+        await self._look_until_known(each)
         topic = await self._topic_of(each, log)
-        was_read, noted_at = await self._was_read(each, topic), self._ingest.clock.monotonic()
-        admission = InputAdmission(self._ingest, each.spec, topic, each.counts)
+        notes = InputNotes(self._store, self._topic, each.spec.name)
+        partitions = await self._partitions_of(each, log)
+        first = await self._first_start(each, notes, FirstStart(topic.topic_id, partitions))
+        admission = InputAdmission(self._ingest, each.spec, topic)
+        readers: dict[int, asyncio.Task[None]] = {}
+        looked_at = self._ingest.clock.monotonic()
         async with asyncio.TaskGroup() as running:
+            running.create_task(self._follow(each))
             while True:
-                try:
-                    count = await log.partitions_of(each.spec.topic)
-                except RetriableError:
-                    count = 0
-                for number in range(len(each.partitions), count):
+                if self._ingest.clock.monotonic() - looked_at >= PARTITIONS_POLL_S:
+                    partitions = await self._partitions_of(each, log)
+                    looked_at = self._ingest.clock.monotonic()
+                self._shares.offer(each.spec.name, partitions)
+                mine = {n for n in range(partitions) if self._shares.is_mine(each.spec.name, n)}
+                await _end([readers.pop(number) for number in readers.keys() - mine])
+                each.partitions = {n: reader for n, reader in each.partitions.items() if n in mine}
+                for number in sorted(mine - readers.keys()):
                     place = Place(
                         each.spec,
-                        f"gateway-{self._topic}-input-{each.spec.name}",
+                        self._group_of(each),
                         topic.topic_id,
                         number,
+                        partitions,
                         self._window_s,
-                        was_read,
+                        is_younger=number >= first.partitions,
                     )
-                    partition = InputPartition(place, log, admission, each.counts, self._ingest.clock)
-                    each.partitions.append(partition)
-                    running.create_task(partition.run())
-                await asyncio.sleep(PARTITIONS_POLL_S if each.partitions else RETRY_S)
-                if self._ingest.clock.monotonic() - noted_at > RENEWAL_S:
-                    noted_at = self._ingest.clock.monotonic()
-                    await self._was_read(each, topic)  # Kafka deletes notes that are not renewed
+                    each.partitions[number] = reader = InputPartition(
+                        place,
+                        log,
+                        notes,
+                        each.control,
+                        admission,
+                        each.counts.setdefault(number, Counts()),
+                        clock=self._ingest.clock,
+                        may_commit=lambda: self._shares.is_heard,
+                    )
+                    readers[number] = running.create_task(reader.run())
+                await asyncio.sleep(SHARES_POLL_S)
 
-    async def _was_read(self, each: Input, topic: Topic) -> bool:
+    async def _partitions_of(self, each: Input, log: InputLog) -> int:
+        while True:
+            try:
+                if partitions := await log.partitions_of(each.spec.topic):
+                    return partitions
+            except RetriableError:
+                logger.debug("partitions of an input are not known yet", input=each.spec.name)
+            await asyncio.sleep(RETRY_S)
+
+    async def _first_start(self, each: Input, notes: InputNotes, now: FirstStart) -> FirstStart:
         """
-        Note that a topic is read, and return whether it was before.
+        Note that a topic is read, and return what was noted when it first was.
 
         Kafka deletes what is committed for a topic with it: the note alone tells one that was made anew.
 
         Raises InputStoppedError: it was made anew.
         """
-        name = f"inputtopic-{each.spec.name}"  # a group of its own, beside that of the offsets
         while True:
             try:
-                noted = (await self._store.notes(name, self._topic)).get(0)
-                if noted is not None and noted != topic.topic_id:
-                    raise InputStoppedError(
-                        f"topic {each.spec.topic} was made anew: its id was {noted} when it was read, and is "
-                        f"{topic.topic_id}; to read the new one, give the input another name"
-                    )
-                await self._store.note(name, self._topic, 0, topic.topic_id)
+                noted = await notes.first_start(now)
             except RetriableError as err:
                 logger.warning("an input cannot be noted yet", input=each.spec.name, error=str(err))
                 await asyncio.sleep(RETRY_S)
-            else:
-                return noted is not None
+                continue
+            if noted.topic_id != now.topic_id:
+                raise InputStoppedError(
+                    f"topic {each.spec.topic} was made anew: its id was {noted.topic_id} when it was read, "
+                    f"and is {now.topic_id}; to read the new one, give the input another name"
+                )
+            return noted
 
     async def _topic_of(self, each: Input, log: InputLog) -> Topic:
         """Return which topic an input is. Raises InputStoppedError: it must not be read."""
@@ -163,3 +257,12 @@ class Inputs:
                     f"topic {each.spec.topic} is one that this gateway writes: it would read its own events"
                 )
             return topic
+
+
+async def _end(readers: Iterable["asyncio.Task[None]"]) -> None:
+    """End readers of partitions that others read from now on, with a last commit each."""
+    ending = list(readers)
+    for reader in ending:
+        reader.cancel()
+    if ending:
+        await asyncio.wait(ending)

@@ -5,17 +5,21 @@ Input.run -> **InputPartition.run** -> InputAdmission.admit
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
 import structlog
 
+from app.auth.quotas import Bucket
 from app.inputs.admission import CHUNK_RECORDS_MAX, Counts, InputAdmission
+from app.inputs.control import InputControl
 from app.inputs.input_file import InputSpec
+from app.inputs.notes import InputNotes
 from dedupe.model.clock import Clock
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.types import Offset
-from dedupe.storage.input_log import CommittedOffset, InputLog
+from dedupe.storage.input_log import CommittedOffset, InputLog, InputReader
 
 COMMIT_S = 1.0
 """Between two commits of offsets: a killed gateway reads the records of this time again."""
@@ -23,8 +27,17 @@ COMMIT_S = 1.0
 RENEWAL_S = 3600.0
 """An offset is committed again after it: Kafka deletes those of groups without members after a week."""
 
+POLL_S_MAX = 60.0
+"""For an answer of the client, whose own limits are shorter: one that hangs is replaced."""
+
+PAUSE_POLL_S = 0.5
+"""Between two looks whether a pause is over."""
+
 LOOK_S = 10.0
 """Between two looks at the end of the topic, which tell how much is left to read."""
+
+LAST_COMMIT_S = 1.0
+"""For the commit of a partition that is not read on here: without it, some records are read again."""
 
 RETRY_S = 1.0
 """Before a cluster is asked again that did not answer."""
@@ -46,33 +59,61 @@ class Place(NamedTuple):
     group: str
     topic_id: str
     partition: int
+    partitions: int
+    """How many there are."""
     window_s: float
-    was_read: bool
-    """Whether a gateway has read the topic before, as a note of the log says."""
+    is_younger: bool
+    """Whether it was added to the topic after a gateway first read that."""
 
 
 class InputPartition:
     """One partition of an input."""
 
     def __init__(
-        self, place: Place, log: InputLog, admission: InputAdmission, counts: Counts, clock: Clock
+        self,
+        place: Place,
+        log: InputLog,
+        notes: InputNotes,
+        control: InputControl,
+        admission: InputAdmission,
+        counts: Counts,
+        *,
+        clock: Clock,
+        may_commit: Callable[[], bool],
     ) -> None:
-        """Read nothing yet."""
+        """Read nothing yet; `may_commit`: whether this process surely still is the reader."""
         self._place = place
         self._spec = place.spec
         self._log = log
+        self._notes = notes
+        self._control = control
+        rate = None if self._spec.events_per_s is None else self._spec.events_per_s / place.partitions
+        self._pace = None if rate is None else Bucket(rate, max(1.0, rate), clock.monotonic())
+        self._seek = 0  # the number of the last one that was done
+        self._may_commit = may_commit
         self._admission = admission
-        self._counts = counts
+        self.counts = counts
         self._clock = clock
         self.position: Offset | None = None
         """Behind the last record whose events all have a verdict; None until it is known where to begin."""
         self.committed: Offset | None = None
         self.end: Offset | None = None
         """The end of committed records, as last seen; None until it is known."""
+        self.records_per_s: float | None = None
+        """How many records were read a second between the last two looks at the end; None until then."""
         self._committed_at = self._looked_at = 0.0
+        self._looked_records = counts.records
 
     async def run(self) -> None:
-        """Read until cancelled. Raises InputStoppedError: it must not be read on."""
+        """Read until cancelled, then commit once more. Raises InputStoppedError: it must not be read on."""
+        try:
+            await self._read()
+        finally:
+            with suppress(TimeoutError, RetriableError, ConfigurationError):
+                async with asyncio.timeout(LAST_COMMIT_S):
+                    await self._commit()
+
+    async def _read(self) -> None:
         is_told = False
         while True:
             try:
@@ -94,20 +135,58 @@ class InputPartition:
         }
 
     async def _read_on(self) -> None:
-        """Read from the position on, after a proof that it still is one of this topic."""
+        """Read from the position on, after a proof that it is one of this topic, until the next seek."""
         await self._check_topic()
         self.position = await self._checked(self.position)
         reader = self._log.reader(self._spec.topic, self._place.partition, self.position)
         try:
             while True:
-                records = await reader.poll(CHUNK_RECORDS_MAX)
-                await self._admission.admit(self._place.partition, records)
-                self.position = reader.position
-                self._check_conflicts()
+                if self._is_sought:
+                    self.position = self.committed = None
+                    return
+                if pause_s := self._pause_s():
+                    await asyncio.sleep(pause_s)
+                else:
+                    await self._read_next(reader)
                 await self._commit_if_due()
                 await self._look_at_end_if_due()
         finally:
             reader.close()
+
+    def _pause_s(self) -> float:
+        """Return how long to read nothing."""
+        if self._control.told.is_paused:
+            return PAUSE_POLL_S
+        if self._pace is None:
+            return 0.0
+        pause_s = min(PAUSE_POLL_S, self._pace.wait_s(1, self._clock.monotonic()))
+        self.counts.throttled_s += pause_s
+        return pause_s
+
+    async def _read_next(self, reader: InputReader) -> None:
+        """Read on, until what was read has verdicts. Raises RetriableError: read anew from the position."""
+        position = self.position or 0
+        try:
+            async with asyncio.timeout(POLL_S_MAX):
+                records = await reader.poll(CHUNK_RECORDS_MAX)
+        except TimeoutError as err:
+            raise RetriableError(f"no answer of the client in {POLL_S_MAX:g} s") from err
+        for record in records:
+            if record.offset < position:
+                self.counts.misdelivered += 1
+                raise RetriableError(f"offset {record.offset} was delivered again, behind {position}")
+            position = record.offset + 1
+        before = self.counts.events
+        await self._admission.admit(self._place.partition, records, self.counts)
+        self.position = reader.position
+        if self._pace is not None:
+            self._pace.take(self.counts.events - before)
+        self._check_conflicts()
+
+    @property
+    def _is_sought(self) -> bool:
+        seek = self._control.told.seeks.get(self._place.partition)
+        return seek is not None and seek.number > self._seek
 
     async def _check_topic(self) -> None:
         topic_id = await self._log.topic_id(self._spec.topic)
@@ -121,15 +200,15 @@ class InputPartition:
         """Return where to read on: a position, else what is committed or told. Raises InputStoppedError."""
         spec, partition = self._spec, self._place.partition
         start, end = await self._log.bounds(spec.topic, partition)
-        self.end, self._looked_at = end, self._clock.monotonic()
+        self.end, self._looked_at, self._looked_records = end, self._clock.monotonic(), self.counts.records
         may_repeat = False
         if position is None:
             position, may_repeat = await self._begin(start, end)
         if position < start:
             raise InputStoppedError(
                 f"partition {partition} of {spec.topic} has lost its records {position} to {start - 1} "
-                "before they were read: they have expired or were deleted; commit another offset for the "
-                "group to go on without them"
+                "before they were read: they have expired or were deleted; gateway inputs "
+                "seek and resume go on without them"
             )
         if position > end:
             raise InputStoppedError(
@@ -152,30 +231,39 @@ class InputPartition:
         spec, partition = self._spec, self._place.partition
         committed = await self._log.committed(self._place.group, spec.topic)
         found = committed.get(partition)
+        if found is not None and found.topic_id not in {"", self._place.topic_id}:
+            raise InputStoppedError(
+                f"topic {spec.topic} was made anew: offset {found.offset} of partition {partition} "
+                f"belongs to the topic of id {found.topic_id}, and this has {self._place.topic_id}; "
+                "to read the new one, give the input another name"
+            )
+        seek = self._control.told.seeks.get(partition)
+        if seek is not None:
+            self._seek = seek.number
+            if found is None or (found.topic_id and found.seek < seek.number):
+                return seek.offset, not seek.reads_past_window
         if found is not None:
-            if found.topic_id not in {"", self._place.topic_id}:
-                raise InputStoppedError(
-                    f"topic {spec.topic} was made anew: offset {found.offset} of partition {partition} "
-                    f"belongs to the topic of id {found.topic_id}, and this has {self._place.topic_id}; "
-                    "to read the new one, give the input another name"
-                )
             return found.offset, not found.topic_id
-        if self._place.was_read or committed:
-            return start, True  # the partition is new, or what was committed for it is lost
+        begin = await self._notes.begin(partition)
+        if begin is not None:
+            return begin, True  # what was committed is lost
+        if self._place.is_younger or any(not each.topic_id for each in committed.values()):
+            return await self._notes.note_begin(partition, start), True
         if spec.start is None:
             raise InputStoppedError(
                 f"nothing is committed for partition {partition} of {spec.topic} under group "
                 f"{self._place.group}: set start: earliest or start: latest"
             )
-        return (start, True) if spec.start == "earliest" else (end, False)
+        is_earliest = spec.start == "earliest"
+        return await self._notes.note_begin(partition, start if is_earliest else end), is_earliest
 
     def _check_conflicts(self) -> None:
-        counts = self._counts
+        counts = self.counts
         events = counts.accepted + counts.duplicates + counts.conflicts
         if events >= CONFLICTS_AMONG and counts.conflicts > CONFLICTS_SHARE_MAX * events:
             raise InputStoppedError(
-                f"{counts.conflicts} of {events} events of topic {self._spec.topic} are conflicts: "
-                "their ids do not name events; see the rule of ids"
+                f"{counts.conflicts} of {events} events of partition {self.number} of {self._spec.topic} "
+                "are conflicts: their ids do not name events; see the rule of ids"
             )
 
     @property
@@ -189,24 +277,31 @@ class InputPartition:
         return None if self.position is None or self.end is None else max(0, self.end - self.position)
 
     async def _look_at_end_if_due(self) -> None:
-        if (now := self._clock.monotonic()) - self._looked_at >= LOOK_S:
-            self._looked_at = now
-            with suppress(RetriableError):  # the reader tells
-                _, self.end = await self._log.bounds(self._spec.topic, self._place.partition)
+        passed_s = (now := self._clock.monotonic()) - self._looked_at
+        if passed_s < LOOK_S:
+            return
+        self.records_per_s = (self.counts.records - self._looked_records) / passed_s
+        self._looked_at, self._looked_records = now, self.counts.records
+        with suppress(RetriableError):  # the reader tells
+            _, self.end = await self._log.bounds(self._spec.topic, self._place.partition)
 
     async def _commit_if_due(self) -> None:
         """Commit the position, which is behind verdicts alone. What cannot be committed is read again."""
-        now, position = self._clock.monotonic(), self.position
-        assert position is not None
-        age_s = now - self._committed_at
-        if age_s < COMMIT_S or (position == self.committed and age_s < RENEWAL_S):
+        age_s = self._clock.monotonic() - self._committed_at
+        if age_s < COMMIT_S or (self.position == self.committed and age_s < RENEWAL_S):
             return
         await self._check_topic()
-        offset = CommittedOffset(position, self._place.topic_id)
-        self._committed_at = now
         try:
-            await self._log.commit(self._place.group, self._spec.topic, self._place.partition, offset)
+            await self._commit()
         except RetriableError as err:
             logger.warning("offset of an input not committed, trying again", **self._named, error=str(err))
-        else:
-            self.committed = position
+
+    async def _commit(self) -> None:
+        """Commit the position, unless another reader's may be further by now. Raises RetriableError."""
+        position = self.position
+        if position is None or not self._may_commit():
+            return
+        self._committed_at = self._clock.monotonic()
+        offset = CommittedOffset(position, self._place.topic_id, self._seek)
+        await self._log.commit(self._place.group, self._spec.topic, self._place.partition, offset)
+        self.committed = position

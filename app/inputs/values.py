@@ -5,14 +5,14 @@ What cannot be an event becomes a Fragment with the reason, and is quarantined w
 from its bytes and place alone, so a record that is read again is found to be the same.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from app.ingest.deep_json import dumps_any
 from app.ingest.items import Fragment
 from app.ingest.large_json import JSONLimits, is_cheap
 from app.ingest.payload import Payload, is_wrapped
-from app.inputs.input_file import FieldId, HeaderId, IdRule, InputSpec
+from app.inputs.input_file import FieldId, HeaderId, InputSpec
 from dedupe.decide.rejection import RejectionCode
 from dedupe.model.identity import message_id_of
 from dedupe.model.json_document import read_document
@@ -31,6 +31,14 @@ class Topic(NamedTuple):
     topic_id: str
 
 
+class Read(NamedTuple):
+    """What records hold."""
+
+    payload: Payload
+    records: Sequence[LogRecord]
+    """By item: the record that has it."""
+
+
 class Values:
     """Reads the values of one input."""
 
@@ -40,14 +48,16 @@ class Values:
         self._topic = topic
         self._limits = limits
 
-    def payloads(self, partition: int, records: Iterable[LogRecord]) -> Iterator[Payload]:
+    def read(self, partition: int, records: Iterable[LogRecord]) -> Iterator[Read]:
         """Yield what records hold, in their order; those without a value hold nothing."""
         if self._spec.format == "batch":
             for record in records:
                 if record.value:
-                    yield self._batch_of(partition, record)
+                    payload = self._batch_of(partition, record)
+                    yield Read(payload, [record] * len(payload.items))
             return
         items: list[object] = []
+        owners: list[LogRecord] = []
         for record in records:
             if not record.value:
                 continue
@@ -58,8 +68,9 @@ class Values:
                 items += [
                     self._event_of(partition, record, line, number) for number, line in enumerate(lines)
                 ]
+            owners += [record] * (len(items) - len(owners))
         if items:
-            yield Payload(items, None, {})
+            yield Read(Payload(items, None, {}), owners)
 
     def _batch_of(self, partition: int, record: LogRecord) -> Payload:
         document = self._document_of(record.value)
@@ -115,7 +126,7 @@ class Values:
         self, partition: int, record: LogRecord, item: dict[str, Any], number: int | None
     ) -> str | None:
         """Return the id by the rule, None without one, "" for what is no id."""
-        rule: IdRule = self._spec.id
+        rule = self._spec.id
         if isinstance(rule, FieldId):
             return message_id_of(item.get(rule.field))
         if rule == "place":

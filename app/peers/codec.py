@@ -4,6 +4,7 @@ fingerprints are one byte string.
 
 All submissions of a turn of the event loop to one worker are one frame, and so are its answers, since a frame
 costs more than an event. A field that no event uses is one byte; the types of a column are checked at once.
+Headers are a column only if any event has some; earlier versions ignore it.
 """
 
 import struct
@@ -15,7 +16,16 @@ from app.peers.errors import refuse
 from app.peers.frames import packed, unpacked
 from dedupe.decide.admission import Admission
 from dedupe.model.clock import Clock, Deadline
-from dedupe.model.types import Event, Order, Progress, Session, event_of
+from dedupe.model.types import (
+    Event,
+    Headers,
+    Order,
+    Progress,
+    Session,
+    event_of,
+    have_headers,
+    with_headers,
+)
 from dedupe.submission import Outcomes, Submission
 
 ADMISSIONS = (
@@ -82,6 +92,7 @@ def submissions_body(forwarded: Sequence[Forwarded]) -> bytes:
     count = len(events)
     names = b"".join(chain.from_iterable(zip(keys, prints, strict=True)))
     assert len(names) == count * _NAME.size
+    headers = [[event.headers for event in events]] if have_headers(events) else []
     return packed(
         (
             heads,
@@ -96,6 +107,7 @@ def submissions_body(forwarded: Sequence[Forwarded]) -> bytes:
             None if not any(earlier) else earlier,
             None if secondary_keys.count(None) == count else secondary_keys,
             None if orders.count(Order.ANY) == count else [_ORDER_NUMBERS[order] for order in orders],
+            *headers,
         )
     )
 
@@ -138,6 +150,12 @@ def submissions_of(body: memoryview, clock: Clock, *, events_max: int) -> list[F
         _each(orders, Order.ANY, _order_of, count),
     )
     events = list(map(event_of, zip(*columns, strict=True)))
+    if len(fields) > _FIELDS and fields[_FIELDS] is not None:
+        each = _column(fields[_FIELDS], count)
+        events = [
+            with_headers(event, _headers_of(own)) if own else event
+            for event, own in zip(events, each, strict=True)
+        ]
     return _split(heads, events, list(map(len, values)), clock)
 
 
@@ -261,6 +279,13 @@ def _prints_of(fields: Any) -> tuple[bytes, ...]:
 def _order_of(number: Any) -> Order:
     _check_range((number,), len(ORDERS) - 1)
     return ORDERS[number]
+
+
+def _headers_of(fields: Any) -> Headers:
+    headers = [tuple(_column(each, 2)) for each in _column(fields)]
+    if not {tuple(map(type, each)) for each in headers} <= {(str, bytes)}:
+        refuse("malformed")
+    return cast(Headers, headers)
 
 
 def _session_fields(session: Session | None) -> Any:

@@ -17,16 +17,20 @@ import structlog
 from app.peers.errors import FrameRefusedError, refuse
 from app.peers.frames import FrameReader, Kind, frame_of, packed
 from app.peers.handshake import NONCE_BYTES
-from app.peers.limits import DEAD_S, HANDSHAKE_S, PING_BYTES, PING_S, PeerLimits, PeerMetrics, Versions
+from app.peers.limits import (
+    CHECK_S,
+    HANDSHAKE_S,
+    PING_BYTES,
+    PING_S,
+    TICKS,
+    PeerLimits,
+    PeerMetrics,
+    Versions,
+)
 from dedupe.model.clock import Clock
 
-TICKS = 16
-"""
-Liveness checks within DEAD_S. A connection is dead after this many checks without a byte, not by the clock,
-since a suspended process receives nothing.
-"""
-
 SILENT = "silent"
+UNANSWERED = "no answer to what was submitted"
 
 TOLD_S = 1.0
 """The time for the other side to read why it is refused."""
@@ -209,6 +213,9 @@ class Connection(asyncio.Protocol):
     def on_flush(self) -> None:
         """Send messages that were collected in this turn of the loop. Must not raise."""
 
+    def on_check(self, now: float) -> None:
+        """Look after the connection, each CHECK_S; may end it."""
+
     def on_paused(self, is_paused: bool) -> None:
         """Handle that the other side has stopped or resumed reading."""
 
@@ -257,7 +264,7 @@ class Connection(asyncio.Protocol):
         transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
     def _schedule_check(self) -> None:
-        self._tick = self.loop.call_later(DEAD_S / TICKS, self._check)
+        self._tick = self.loop.call_later(CHECK_S, self._check)
 
     def _check(self) -> None:
         """End a connection that is silent or not proved in time; send a ping if it is due."""
@@ -269,7 +276,8 @@ class Connection(asyncio.Protocol):
             return self.refuse("late_handshake")
         if self.is_proved and now - self._sent_at >= PING_S and not self._is_paused:
             self.send(Kind.PING, 0, PADDING)
-        return self._schedule_check()
+        self.on_check(now)
+        return None if self.end_reason is not None else self._schedule_check()
 
     def _on_ping(self, _number: int, _body: memoryview) -> None:
         if not self.is_proved:

@@ -5,8 +5,9 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from app.peers.answer_watch import AnswerWatch
 from app.peers.codec import Forwarded, outcomes_of, submissions_body
-from app.peers.connection import Connection, Shared
+from app.peers.connection import UNANSWERED, Connection, Shared
 from app.peers.errors import error_of, reason_of, refuse
 from app.peers.frames import HEAD, PATH, Kind, packed, unpacked
 from app.peers.handshake import ACCEPTS, DIALS, MAGIC, Hello, challenge_of, check_proof, proof_of
@@ -68,6 +69,7 @@ class Dialler(Connection):
         self.was_awaited = False
         """Whether it has ended with submissions that were not answered."""
         self._path_number = 0
+        self._watch = AnswerWatch()
         self.handle(
             {
                 Kind.CHALLENGE: self._on_challenge,
@@ -113,6 +115,15 @@ class Dialler(Connection):
         else:
             self.shared.metrics.events_forwarded += sum(len(one.submission.events) for one in submissions)
             self.send(Kind.SUBMIT, 0, body)
+
+    def on_check(self, now: float) -> None:
+        """Ask for an echo while a submission waits; end the connection if it does not come in time."""
+        if self._watch.is_over():
+            return self.end(UNANSWERED)
+        if self._watch.is_due(next(iter(self._submitted), 0), now):
+            self._watch.ask(now, self.bytes + self.unsent_bytes)
+            self._ask_for_path()
+        return None
 
     def on_end(self) -> None:
         self._unsent_submissions.clear()
@@ -214,7 +225,11 @@ class Dialler(Connection):
                 Kind.RESPONSE: self._on_response,
             }
         )
-        self._number = self._number_sent = self._path_number = self._number + 1
+        self._ask_for_path()
+
+    def _ask_for_path(self) -> None:
+        """Ask for an echo of full packets."""
+        self._number = self._path_number = self._number + 1
         self.send(Kind.REQUEST, self._path_number, packed((PATH, bytes(PATH_BYTES))))
 
     def _on_status(self, _number: int, body: memoryview) -> None:
@@ -257,8 +272,10 @@ class Dialler(Connection):
         return None
 
     def _on_path_proved(self) -> None:
-        self.is_path_proved = True
-        self._change_callback()
+        self._watch.note_echo()
+        if not self.is_path_proved:
+            self.is_path_proved = True
+            self._change_callback()
 
     def _pop_submitted(self, number: int) -> "asyncio.Future[Outcomes] | None":
         """Remove a submission from those under way, and return its future."""

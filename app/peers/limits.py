@@ -14,6 +14,19 @@ PING_S = 0.5
 """Idle time after which a side sends a ping."""
 DEAD_S = 2.0
 """Silence after which a connection is dead: several pings, so that a delayed one ends nothing."""
+TICKS = 16
+"""
+Checks of a connection within DEAD_S. It is dead after this many checks without a byte, not by the clock,
+since a suspended process receives nothing.
+"""
+CHECK_S = DEAD_S / TICKS
+ANSWER_S = 4.0
+"""
+For a submission, or an echo behind it, to be answered. A path of 3.5 s there and back is slow, not broken;
+with a longer one, an answer would miss the deadline of its request.
+"""
+ANSWER_BYTES_PER_S = MIB
+"""More time for what is under way: a few large bodies do not end a link of 10 Mbit/s."""
 RETRY_S = 0.5
 """Between two attempts to connect, plus or minus half of it."""
 REPLACE_S = 0.5
@@ -21,6 +34,13 @@ REPLACE_S = 0.5
 REPLACED_MAX = 2
 """Replacements within REPLACED_S seconds; a link that is lost once more is down."""
 REPLACED_S = 10.0
+UNANSWERED_PAUSE_S, UNANSWERED_PAUSE_MAX_S = 10.0, 30.0
+"""
+Before a link is dialled again that did not answer, doubled each time: such a path may pass the handshake, and
+lanes would move to and fro with each attempt.
+"""
+UNANSWERED_AGAIN_S = 60.0
+"""A connection that lasted as long begins the pauses anew."""
 
 PING_BYTES = 1_500
 """Fills a packet, so that a path that drops full packets is silent even while nothing is submitted."""

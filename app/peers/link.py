@@ -6,10 +6,19 @@ from typing import Any
 
 import structlog
 
-from app.peers.connection import SILENT, Shared
+from app.peers.connection import SILENT, UNANSWERED, Shared
 from app.peers.dialler import Dialler
 from app.peers.errors import reason_of
-from app.peers.limits import HANDSHAKE_S, REPLACE_S, REPLACED_MAX, REPLACED_S, RETRY_S
+from app.peers.limits import (
+    HANDSHAKE_S,
+    REPLACE_S,
+    REPLACED_MAX,
+    REPLACED_S,
+    RETRY_S,
+    UNANSWERED_AGAIN_S,
+    UNANSWERED_PAUSE_MAX_S,
+    UNANSWERED_PAUSE_S,
+)
 from app.peers.network import Network
 from dedupe.cancellation import is_own_cancellation
 from dedupe.cluster import links
@@ -26,8 +35,9 @@ class PeerLink(links.PeerLink):
 
     It is up once full packets have passed both ways. A lost connection is replaced at once, if something that
     was submitted since the last replacement was answered, or nothing was submitted; during that attempt
-    nothing can be sent. The link is down after an attempt that has failed, after DEAD_S without a byte, and
-    when it was replaced too often: pings alone, or answers to small frames, do not keep it up.
+    nothing can be sent. The link is down after an attempt that has failed, after DEAD_S without a byte, when
+    the echo behind a submission takes longer than ANSWER_S, and when it was replaced too often: pings alone,
+    or answers to small frames, do not keep it up.
     """
 
     def __init__(
@@ -44,6 +54,8 @@ class PeerLink(links.PeerLink):
         self._changed = asyncio.Event()
         self._why = ""
         self._replaced_at: deque[float] = deque(maxlen=REPLACED_MAX)
+        self._pause_s = 0.0  # before the next attempt, longer than usual
+        self._unanswered_s = UNANSWERED_PAUSE_S  # the pause when a connection does not answer
         self._is_doubtful = False  # lost with submissions under way, and none was answered since
 
     @property
@@ -83,7 +95,8 @@ class PeerLink(links.PeerLink):
                         raise
                     logger.exception("a link to a worker failed", worker=self.worker)
                 self._go_down()
-                await asyncio.sleep(RETRY_S * self._shared.rng.uniform(0.5, 1.5))
+                pause_s, self._pause_s = max(self._pause_s, RETRY_S), 0.0
+                await asyncio.sleep(pause_s * self._shared.rng.uniform(0.5, 1.5))
         finally:
             self._go_down()
 
@@ -114,8 +127,14 @@ class PeerLink(links.PeerLink):
                 self._changed.clear()
                 await self._changed.wait()
             self._log_reason(dialler.end_reason)
-            has_lasted = loop.time() - connected_at >= RETRY_S
-            return has_lasted and dialler.end_reason != SILENT and self._has_answered(dialler)
+            lasted_s = loop.time() - connected_at
+            if lasted_s >= UNANSWERED_AGAIN_S:
+                self._unanswered_s = UNANSWERED_PAUSE_S
+            if dialler.end_reason == UNANSWERED:
+                self._pause_s = self._unanswered_s
+                self._unanswered_s = min(2 * self._unanswered_s, UNANSWERED_PAUSE_MAX_S)
+            is_broken = dialler.end_reason in (SILENT, UNANSWERED)
+            return lasted_s >= RETRY_S and not is_broken and self._has_answered(dialler)
         finally:
             dialler.end("given up")
             if self._dialler is dialler:

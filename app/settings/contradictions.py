@@ -76,11 +76,6 @@ def _group_rules(settings: "Settings") -> Iterator[str]:
     group = settings.group
     if group.peer_listen is not None and settings.log.kind != "kafka":
         yield "GATEWAY_PEER_LISTEN needs GATEWAY_LOG=kafka: the embedded log is for one process alone"
-    if group.peer_listen is not None and settings.gateway.inputs_file is not None:
-        yield (
-            "GATEWAY_INPUTS_FILE is for a gateway that is alone, without GATEWAY_PEER_LISTEN and --workers: "
-            "a group does not share out the partitions of inputs"
-        )
     tls = (group.peer_tls_cert_file, group.peer_tls_key_file, group.peer_tls_ca_file)
     if any(tls) and not all(tls):
         yield (

@@ -49,8 +49,7 @@ class GatewaySettings(Section):
     )
     inputs_file: Path | None = Field(
         None,
-        description="YAML or JSON file of topics on Kafka whose records are events, see [inputs](inputs.md); "
-        "for a gateway that is alone.",
+        description="YAML or JSON file of topics on Kafka whose records are events, see [inputs](inputs.md).",
     )
     write_keys_grace: Seconds = Field(
         DAY,

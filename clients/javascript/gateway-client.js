@@ -15,25 +15,28 @@
 
 /**
  * @typedef {{ session: string, sequence: number }} Place which event it is
- * @typedef {{ session: string, sequence: number, content: string, hasId: boolean, time?: number }} Queued
- *   an event that waits; its JSON never changes
+ * @typedef {{ session: string, sequence: number, content: string, hasId: boolean, time?: number,
+ *   refusals?: number }} Queued an event that waits; its JSON never changes
  * @typedef {{ session: string, last: number, doubtfulThrough: number, client: string, source?: string }} Row
  *   a session, as it is kept; the first version did not keep `client`
  * @typedef {{ session: string, events: Queued[], sentBefore: number, doubtfulThrough: number, client: string,
- *   isLast: boolean }} Batch events of a session without a gap, the oldest that wait
+ *   source?: string,
+ *   last: number, isLast: boolean }} Batch events of a session without a gap, the oldest that wait
  * @typedef {{ fate: "done" | "again" | "rejected" | "session over", code?: string, message?: string }} Verdict
  * @typedef {{ session: string, sequence: number, code: string, message: string, event: Record<string, any> }} Letter
  *   an event that the gateway will not take
  *
  * @typedef {"installation" | "sessions" | "events" | "deadLetters"} Kind
  * @typedef {string | [string, number]} Key
- * @typedef {[kind: Kind, key: Key, value: unknown]} Change a value of null or undefined deletes
+ * @typedef {[kind: Kind, key: Key, value?: any]} Change a value of null or undefined deletes
  * @typedef {object} Storage where the queue is kept; README.md has one for React Native
  * @property {boolean} isDurable
+ * @property {() => void} [close] called when the page is left; it may be used again
  * @property {(kind: Kind, session?: string) => Promise<[Key, any][]>} read all of a kind by key; of events those of
  *   a session
  * @property {(changes: Change[]) => Promise<void>} write all of the changes, or none
- * @typedef {{ isLocked: boolean, release: () => void }} Lock of a session; without locks it is always free
+ * @typedef {{ _isFree: Promise<boolean>, _release: () => void }} Lock
+ * @typedef {"storage" | "delivery"} Trouble
  *
  * @typedef {object} Options
  * @property {string} [name] of the database
@@ -43,46 +46,562 @@
  * @property {(letter: Letter) => void} [onRejected] called for each new dead letter
  * @property {(err: Error, since: Date) => void} [onProblem] called when something is wrong, and hourly while it is
  * @property {typeof fetch} [fetch]
- * @property {(body: string) => Promise<BodyInit>} [encode] compresses a body
  */
+
+// ---- what is kept
+
+const KEY_PATHS = { installation: null, sessions: "session", events: ["session", "sequence"], deadLetters: null };
+const KINDS = Object.keys(KEY_PATHS);
+const STORAGE_MS = 10_000; // storage that has not answered by then is not waited for
+
+/** A storage whose failures stop nothing: what it has not taken is kept here, and it is asked again. */
+class Keeper {
+  /** @type {Map<string, Change>} not written, or not known to be */ _unwritten = new Map();
+  /** Whether more is not written than is under way. */ _isBehind = false;
+  /** Whether anything is known to be there; else there is nothing to be delivered or deleted. */ _isInUse = false;
+  /** Whether what is remembered is read. */ _isOpen = false;
+  /** Whether the page is gone, and maybe comes back. */ _isLeft = false;
+  /** Where it is noted, in localStorage. */ _noteKey = "";
+
+  /** @type {Storage} */ _storage;
+  /** @type {Promise<string>} resolves to the client's id when it is open */ _ready;
+
+  /** Whether what waits survives the end of the page; if not, it is in memory. */
+  get isDurable() {
+    return this._storage.isDurable && !this._isBehind;
+  }
+
+  /** Whether there is no time to write, and a note has to do. */
+  get _isNoting() {
+    return !this._isOpen || this._isLeft;
+  }
+
+  /**
+   * Be told each failure of the storage, and of nothing when there is none any more.
+   *
+   * @param {Trouble} what
+   * @param {unknown} [err]
+   */
+  _tell(what, err) {}
+
+  /**
+   * Resolve to all of a kind by key, of events to those of a session; to nothing if the storage fails.
+   *
+   * @param {Kind} kind
+   * @param {string} [session]
+   * @returns {Promise<[any, any][] | undefined>}
+   */
+  async _read(kind, session) {
+    return this.#asked(() => this._storage.read(kind, session));
+  }
+
+  /**
+   * Write in this tick: a page that is being left has no other. Never rejects; resolves to whether it is written.
+   *
+   * @param {Change[]} changes
+   * @returns {Promise<boolean>}
+   */
+  async _write(changes) {
+    for (const change of changes) this._unwritten.set(nameOf(change), change); // the later one of two counts
+    if (this._isNoting) {
+      this._note();
+      await this._ready;
+      return false;
+    }
+    const write = async () => {
+      await this._storage.write(changes);
+      this.#drop(changes);
+      return true;
+    };
+    const isWritten = !!(await this.#asked(write));
+    if (!this._isInUse) this.#drop(changes.filter(isDeletion));
+    return isWritten;
+  }
+
+  /** Write what was not written; resolve to whether nothing is left. What is deleted makes room where it is full. */
+  async _writeAll() {
+    if (!this._isBehind) return true;
+    const isKept = await this._write([...this._unwritten.values()].filter((change) => !isDeletion(change)));
+    return (await this._write([...this._unwritten.values()].filter(isDeletion))) && isKept;
+  }
+
+  /** Note what is not written where the next page finds it: this one may not see the end of it. */
+  _note() {
+    this._isBehind ||= this._unwritten.size > 0;
+    if (this._isBehind) attempt(() => (localStorage[this._noteKey] = JSON.stringify([...this._unwritten.values()])));
+  }
+
+  /** @param {Change[]} changes */
+  #drop(changes) {
+    for (const change of changes) if (this._unwritten.get(nameOf(change)) === change) this._unwritten.delete(nameOf(change));
+  }
+
+  /**
+   * Resolve to what a storage answers; to nothing, if it does not.
+   *
+   * @param {() => Promise<any>} work
+   * @returns {Promise<any>}
+   */
+  async #asked(work) {
+    try {
+      const found = await within(STORAGE_MS, work());
+      if (!found) throw new Error("storage_late");
+      this._isInUse ||= found.length !== 0;
+      if (this._isBehind && !this._unwritten.size) {
+        this._isBehind = false;
+        this._tell("storage");
+        attempt(() => localStorage.removeItem(this._noteKey));
+      }
+      return found;
+    } catch (err) {
+      this._isBehind = true;
+      this._storage.close?.(); // and opened anew
+      this._tell("storage", err);
+    }
+  }
+}
+
+/** @param {Change} change */
+function isDeletion([, , value]) {
+  return value == null;
+}
+
+/** @param {Change} change */
+function nameOf([kind, key]) {
+  return `${kind} ${key}`;
+}
+
+/**
+ * Keep a queue in IndexedDB. It is opened when it is first used, and again after it was closed or deleted.
+ *
+ * @param {string} name
+ * @returns {Storage}
+ */
+function indexedDBStorage(name) {
+  /** @type {IDBDatabase | undefined} */ let db;
+  /** @type {Promise<IDBDatabase> | undefined} */ let opening;
+  const close = () => {
+    db?.close();
+    db = opening = undefined;
+  };
+  const open = async () => {
+    const request = indexedDB.open(name, 1);
+    request.onupgradeneeded = () => {
+      for (const [kind, keyPath] of Object.entries(KEY_PATHS)) request.result.createObjectStore(kind, { keyPath });
+    };
+    /** @type {IDBDatabase} */ const opened = await result(request);
+    opened.onclose = opened.onversionchange = close; // the user has deleted it; a later version, or the page, wants to
+    return (db = opened);
+  };
+  return {
+    isDurable: true,
+    close,
+    async read(kind, session) {
+      const transaction = (db ?? (await (opening ??= open()))).transaction(kind);
+      const store = transaction.objectStore(kind);
+      const range = session && IDBKeyRange.bound([session], [session, []]);
+      const found = [result(store.getAllKeys(range)), result(store.getAll(range))];
+      transaction.commit?.(); // a page that WebKit keeps while it is left would have others wait for its end
+      const [keys, values] = await Promise.all(found);
+      return keys.map((/** @type {Key} */ key, /** @type {number} */ index) => [key, values[index]]);
+    },
+    async write(changes) {
+      const transaction = (db ?? (await (opening ??= open()))).transaction(KINDS, "readwrite", { durability: "strict" }); // less would lose events with the power
+      for (const [kind, key, value] of changes) {
+        attempt(() => {
+          const store = transaction.objectStore(kind);
+          value == null ? store.delete(key) : store.put(value, store.keyPath ? undefined : key);
+        }); // what is damaged has no such kind, or is no key
+      }
+      transaction.commit?.();
+      await result(transaction);
+    },
+  };
+}
+
+/**
+ * @param {any} request of IndexedDB, or a transaction
+ * @returns {Promise<any>} what comes of it
+ */
+function result(request) {
+  return new Promise((resolve, reject) => {
+    request.onsuccess = request.oncomplete = () => resolve(request.result);
+    request.onerror = request.onabort = () => reject(request.error ?? new Error("aborted"));
+  });
+}
+
+// ---- a session: the events of a tab
+
+/**
+ * A session that this tab has the lock of: its row, and what waits of it. The numbers are given here, in memory,
+ * since nobody else gives any.
+ */
+class Session {
+  /** @type {Map<number, Queued>} */ _events = new Map();
+  /** Sequences up to it are in requests that outlive the page. */ _leftThrough = 0;
+
+  /**
+   * @param {Row} row
+   * @param {Queued[]} events that wait; nobody noted how many were sent
+   * @param {() => void} [release] lets others have it
+   */
+  constructor(row, events, release) {
+    this._row = row;
+    this._release = release;
+    /** Sequences up to it may have been sent. */ this._sentThrough = events.at(-1)?.sequence ?? 0;
+    for (const event of events) this._events.set(event.sequence, event);
+  }
+
+  /**
+   * Give an event its place; return what is to be written.
+   *
+   * @param {string} content
+   * @param {boolean} hasId
+   * @param {number} [time]
+   * @returns {Change[]}
+   */
+  _append(content, hasId, time = Date.now()) {
+    const { session } = this._row;
+    const sequence = ++this._row.last;
+    const event = { session, sequence, content, hasId, time };
+    this._events.set(sequence, event);
+    return [this._kept, ["events", [session, sequence], event]];
+  }
+
+  /**
+   * Return what is to be written when events do not wait any more; nothing of those that do not now.
+   *
+   * @param {number[]} sequences
+   * @returns {Change[]}
+   */
+  _delete(sequences) {
+    return sequences
+      .filter((sequence) => this._events.delete(sequence))
+      .map((sequence) => ["events", [this._row.session, sequence]]);
+  }
+
+  /** @returns {Change} */
+  get _kept() {
+    return ["sessions", this._row.session, { ...this._row }];
+  }
+
+  /**
+   * Return the oldest events that wait, and note that they are sent.
+   *
+   * @param {number} eventsMax
+   * @param {number} bytesMax at least one event is returned
+   * @returns {Batch}
+   */
+  _batch(eventsMax, bytesMax) {
+    /** @type {Queued[]} */ const events = [];
+    const sentBefore = this._sentThrough;
+    let next = 0;
+    for (const event of this._events.values()) {
+      bytesMax -= bytesOf(event.content);
+      if (next && (event.sequence !== next || events.length >= eventsMax || bytesMax < 0)) break;
+      events.push(event);
+      next = event.sequence + 1;
+    }
+    this._sentThrough = Math.max(sentBefore, next - 1);
+    return { ...this._row, events, sentBefore, isLast: events.length === this._events.size };
+  }
+}
+
+// ---- the queue: sessions, their locks, what others left
+
+const ADOPT_MS = 3_000; // how often tabs that are gone are looked for
+
+/** The sessions that this tab delivers, with a lock each, and the one in which new events are. */
+class Queue extends Keeper {
+  /** Whether sessions wait that may be of another source than ours, which the gateway has not told yet. */ _needsSource = false;
+  /** Whether it is known what others left. */ _isAllRead = false;
+  /** @type {Map<string, Session>} */ _sessions = new Map();
+  /** @type {string | undefined} as the gateway's answers name it; "" if they do not */ _source;
+  _adoptAt = 0;
+
+  /** @type {Record<string, any>} of this installation: what is remembered */ _known = {};
+  /** @type {Session} which new events are in; the page's first moment has one of its own */ _own;
+  _client = "";
+  _name = "";
+  /** Where its events go: url and write key. */ _target = "";
+
+  /** How many events this tab has to deliver. */
+  get waiting() {
+    return [...this._sessions.values()].reduce((count, { _events }) => count + _events.size, 0);
+  }
+
+  /**
+   * Give an event its place and write it, in this tick; resolve to it when it is kept.
+   *
+   * @param {string} content
+   * @param {boolean} hasId
+   * @returns {Promise<Place>}
+   */
+  async _add(content, hasId) {
+    const written = this._write(this._own._append(content, hasId));
+    const { session, last: sequence } = this._own._row;
+    await written;
+    return { session, sequence };
+  }
+
+  /**
+   * Return a batch of the first session in which events wait.
+   *
+   * @param {number} eventsMax
+   * @param {number} bytesMax at least one event is returned
+   * @returns {Batch | undefined}
+   */
+  _nextBatch(eventsMax, bytesMax) {
+    for (const session of this._sessions.values()) {
+      const isOver = session !== this._own && this._isOpen;
+      if (session._events.size) {
+        const batch = session._batch(eventsMax, bytesMax);
+        batch.isLast &&= isOver;
+        return batch;
+      }
+      if (isOver) this.#forget(session);
+    }
+  }
+
+  /**
+   * Do what an answer says, and return the new dead letters. What another request has settled stays so.
+   *
+   * @param {Batch} batch
+   * @param {Verdict[]} verdicts
+   * @returns {Letter[]}
+   */
+  _settle(batch, verdicts) {
+    const session = this._sessions.get(batch.session);
+    if (!session) return [];
+    const { _events, _row } = session;
+    const { done, moved, letters, doubtfulThrough } = settlement(batch, verdicts);
+    const found = letters.filter(({ sequence }) => _events.has(sequence));
+    /** @type {Change[]} */ const changes = found.map((letter) => ["deadLetters", `${new Date().toJSON()} ${letter.session} ${letter.sequence}`, letter]);
+    if (verdicts.some(({ fate }) => fate === "session over")) {
+      if (session === this._own) this._own = this._begin();
+      const unsent = [..._events.values()].filter(({ sequence }) => sequence > session._sentThrough);
+      for (const event of [...moved, ...unsent]) {
+        if (!_events.has(event.sequence)) continue;
+        changes.push(...this._own._append(JSON.stringify(movedOf(event)), true, event.time));
+        done.push(event.sequence);
+      }
+    }
+    _row.doubtfulThrough = doubtfulThrough;
+    this._write([...changes, session._kept, ...session._delete(done)]);
+    return found;
+  }
+
+  /**
+   * Remember something of this installation, here for the first moment of other pages, too.
+   *
+   * @param {string} key
+   * @param {any} value
+   */
+  _remember(key, value) {
+    this._known = { ...this._known, [key]: value };
+    attempt(() => (localStorage[this._name] = JSON.stringify(this._known)));
+    return this._write([["installation", key, value]]);
+  }
+
+  // ---- opening, and what others left
+
+  /**
+   * @param {string} name
+   * @param {string} target
+   * @param {Storage} storage
+   */
+  async _open(name, target, storage) {
+    this._name = name;
+    this._target = target;
+    this._storage = storage;
+    this._known = objectIn(attempt(() => localStorage[name])) ?? {};
+    this._client = idIn(this._known) ?? ksuid();
+    this._own = this._begin();
+    this._noteKey = `${name} note ${this._own._row.session}`;
+    await this._readInstallation().catch((err) => this._tell("storage", err));
+    this._own = this._begin(); // what is noted of the first moment may be written once more
+    this._isOpen = true;
+    if (!this._isLeft) await this._writeAll();
+    return this._client;
+  }
+
+  /** Read what is remembered of this installation; write it where it is not there, or not any more. */
+  async _readInstallation() {
+    const known = this._known;
+    const kept = Object.fromEntries((await this._read("installation")) ?? []);
+    if (this._isOpen && known !== this._known) return; // something was remembered meanwhile
+    if (!this._isOpen) this._client = idIn(kept) ?? this._client;
+    const { source } = Object.assign(this._known, kept, { client: this._client });
+    if (source?.target === this._target) this._source ??= source.source;
+    if (kept.client !== this._client) for (const [key, value] of Object.entries(this._known)) this._remember(key, value);
+  }
+
+  /** Take over sessions of tabs that are gone. Without locks (no https) nobody knows which: those that are there, then. */
+  async _adopt() {
+    this._adoptAt = performance.now() + ADOPT_MS;
+    try {
+      if (this._isNoting || !(await this._writeAll())) return; // what was delivered may still be there
+      await this._readInstallation();
+      if (this._isAllRead && !globalThis.navigator?.locks) return;
+      for (const key of attempt(() => Object.keys(localStorage)) ?? []) {
+        if (!key.startsWith(`${this._name} note `) || key === this._noteKey) continue;
+        const changes = attempt(() => JSON.parse(localStorage[key]).filter((/** @type {any} */ [kind]) => kind));
+        if (await this._write(changes ?? [])) attempt(() => localStorage.removeItem(key));
+      }
+      let needsSource = false;
+      const rows = await this._read("sessions");
+      for (const [, row] of rows ?? []) {
+        if (this._sessions.has(row.session)) continue;
+        if (this._isDue(row)) await this._take(row);
+        else needsSource ||= this._source === undefined;
+      }
+      this._needsSource = needsSource;
+      this._isAllRead = !!rows && !needsSource;
+    } catch (err) {
+      this._tell("storage", err);
+    }
+  }
+
+  /** @param {Row} row */
+  _isDue({ source }) {
+    return !source || source === this._source || this._source === "";
+  }
+
+  /**
+   * Take a session, if its lock is free, and return it.
+   *
+   * @param {Row} row
+   */
+  async _take(row) {
+    const lock = hold(`${this._name} ${row.session}`);
+    const events = (await lock._isFree) && (await this._read("events", row.session));
+    if (!events) return lock._release();
+    return this.#add({ client: this._client, .../** @type {any} */ (row) }, lock, events.map(([, event]) => event));
+  }
+
+  /** Number events to come in a new session, whose lock is ours as soon as it is asked for. */
+  _begin() {
+    const session = ksuid();
+    const row = { session, last: 0, doubtfulThrough: 0, client: this._client, source: this._source };
+    return this.#add(row, this._isLeft ? undefined : hold(`${this._name} ${session}`));
+  }
+
+  /**
+   * @param {Row} row
+   * @param {Lock} [lock]
+   * @param {Queued[]} [events]
+   */
+  #add(row, lock, events = []) {
+    const session = new Session(row, events, lock?._release);
+    this._sessions.set(row.session, session);
+    return session;
+  }
+
+  /**
+   * Forget a session that has nothing left to deliver.
+   *
+   * @param {Session} session
+   */
+  async #forget({ _row: { session }, _release }) {
+    this._sessions.delete(session);
+    if ((await this._read("events", session))?.length === 0) await this._write([["sessions", session]]);
+    _release?.();
+  }
+
+  /** Let others have what is held: the page is left, or the client closed. What it numbers now is in no session of theirs. */
+  _leave() {
+    for (const { _release } of this._sessions.values()) _release?.();
+    this._isLeft = true;
+    this._own = this._begin();
+    this._note();
+    this._storage.close?.(); // else WebKit may have the next page wait
+  }
+
+  /** Go on in a page that was left and came back. Of what others may have delivered meanwhile the gateway says so. */
+  _comeBack() {
+    if (!this._isLeft) return;
+    this._isLeft = false;
+    this._own = this._begin();
+  }
+
+  // ---- the source
+
+  /** Whether to ask for it before anything is sent: an answer may be lost, and the next key be another source's. */
+  get _mustAsk() {
+    return this._source === undefined && (this._needsSource || this.waiting > 0);
+  }
+
+  /**
+   * Note which source a 200 of the gateway names, if it does. Sessions of another one are kept, and not sent.
+   *
+   * @param {string | null} source
+   */
+  _learn(source) {
+    const before = this._source;
+    if (!source || source === before) return void (this._source ??= "");
+    this._source = source;
+    this._adoptAt = 0;
+    this._remember("source", { target: this._target, source });
+    for (const session of this._sessions.values()) {
+      session._row.source ||= source;
+      if (session._row.source === source) this._write([session._kept]);
+      else this._sessions.delete(session._row.session);
+    }
+    if (before) this._own = this._begin();
+  }
+}
+
+/**
+ * Ask for a lock, to hold it until it is released, or the tab is gone. Where there are no locks all are free.
+ *
+ * @param {string} name
+ * @returns {Lock}
+ */
+function hold(name) {
+  const [released, _release] = deferred();
+  const [_isFree, tell] = deferred();
+  const ask = async () => navigator.locks.request(name, { ifAvailable: true }, (lock) => (tell(!!lock), lock && released));
+  ask().catch(() => tell(true));
+  return { _isFree, _release };
+}
+
+/** @param {Record<string, any>} known @returns {string | undefined} the id of an installation, unless it is damaged */
+function idIn({ client }) {
+  return client?.match?.(/^[!-~]{1,100}$/)?.[0];
+}
 
 // ---- the client
 
 const BATCH_EVENTS = 100;
-const BATCH_BYTES = 60_000;
-const KEEPALIVE_BYTES = 64_000; // of all requests that outlive a page together, fetch takes 64 KiB
+const BATCH_BYTES = 60_000; // of all requests that outlive a page together, fetch takes 64 KiB
 
+export const QUEUE_EVENTS = 10_000;
+const TIMEOUT_MS = 15_000;
 const LINGER_MS = 200; // how long a batch waits for more events, unless the page is left
 const BACKOFF_MS = 500;
 const BACKOFF_MAX_MS = 60_000;
-const REFUSED_MS = 10_000; // a key that is being rotated is right again soon, one that is wrong is not
-const REFUSED_MAX_MS = 600_000;
+const REFUSED = 10; // times as long: a key that is being rotated is right again soon, one that is wrong is not
 const REFUSALS_MAX = 3;
 const TELL_MS = 3_600_000;
+const POLL_MS = 20; // of what waits, by flush
 
-let keepaliveBytes = 0; // of all clients of the page
+const EVENT = 1; // what ends a pause
+const URGENT = 2;
 
 /** So many events wait already that no more are taken. */
 export class QueueFullError extends Error {}
 
 /** Queues events, and delivers each once. */
-export class Client {
-  #url;
-  /** @type {Required<Pick<Options, "queueEventsMax" | "timeoutMs">> & Options} */ #options;
-  #queue;
+export class Client extends Queue {
+  /** @type {Options} */ #options;
   #loop;
-  #encode;
   #eventsMax = BATCH_EVENTS; // less for a while after a batch that was too much for somebody
   #failures = 0;
-  #refused = ""; // the place of an event that somebody between has refused alone
-  #refusals = 0;
-  #isClosed = false;
-  /** @type {Map<string, { err: Error, since: number, toldAt: number }>} */ #troubles = new Map();
-  /** @type {Set<string>} what has happened since the queue was last looked at */ #signals = new Set();
-  #wakeUp = () => {};
-  /** @type {Set<() => void>} */ #waiters = new Set();
-  /** @type {Set<AbortController>} */ #inFlight = new Set();
-  /** @type {(() => void)[]} */ #unlisten = [];
+  #end = new AbortController();
+  #signal = this.#end.signal;
+  /** @type {{ [what in Trouble]?: { since: Date, toldAt: number } }} */ #troubles = {};
+  #urgency = 0; // of what has happened since the queue was last looked at
+  /** @type {() => any} */ #wakeUp = () => {};
 
   /**
    * @param {string} url of the gateway
@@ -91,53 +610,27 @@ export class Client {
    * @throws {TypeError} the url is none, or the key is missing
    */
   constructor(url, writeKey, options = {}) {
-    const base = baseOf(url);
-    if (!writeKey) throw new TypeError("the write key is missing");
-    this.#url = `${base}/v1/events?writeKey=${encodeURIComponent(writeKey)}`;
-    this.#options = { queueEventsMax: 10_000, timeoutMs: 15_000, ...options };
-    this.#encode = this.#options.encode;
-    const name = options.name ?? "gateway";
-    const storage = options.storage ?? new IndexedDBStorage(name);
-    this.#queue = new Queue(name, `${base} ${writeKey}`, storage, !options.storage, (err) => this.#tell("storage", err));
+    if (!/^https?:[^\s?#]+$/i.test(new URL(url) && url) || !writeKey) throw new TypeError("url_or_key_invalid");
+    const target = `${url.replace(/\/+$/, "")}/v1/events?writeKey=${encodeURIComponent(writeKey)}`;
+    const { name = "gateway", storage = indexedDBStorage(name) } = options;
+    super();
+    this.#options = options;
+    const hurry = () => this.#wake(URGENT);
+    const listeners = {
+      online: hurry,
+      pagehide: () => (this.#send(), this._leave()),
+      pageshow: () => (this._comeBack(), hurry()),
+      visibilitychange: () => document.hidden && this.#send(),
+    };
+    for (const [name, listener] of Object.entries(listeners))
+      globalThis.addEventListener?.(name, listener, { signal: this.#signal }); // React Native has none
+    this._ready = this._open(name, target, storage);
     this.#loop = this.#run();
-    this.#listen(globalThis, "online", () => this.#wake("hurry"));
-    this.#listen(globalThis, "pagehide", () => {
-      this.#leave();
-      this.#queue.release();
-    });
-    this.#listen(globalThis, "pageshow", () => {
-      if (this.#queue.isLeft) this.#queue.reopen();
-      this.#wake("hurry");
-    });
-    this.#listen(globalThis.document, "visibilitychange", () => {
-      if (document.visibilityState === "hidden") this.#leave();
-    });
   }
 
   /** Resolves to the id of this installation. */
   get clientId() {
-    return this.#queue.ready.then(() => this.#queue.client);
-  }
-
-  /** Whether what waits survives the end of the page; if not, it is in memory. */
-  get isDurable() {
-    return this.#queue.keeper.isDurable;
-  }
-
-  /** How many events this tab has to deliver. */
-  get waiting() {
-    return this.#queue.waiting;
-  }
-
-  /** When the oldest of them was queued; null without any. */
-  get oldest() {
-    const times = [...this.#queue.sessions.values()].flatMap(({ events }) => [...events.values()].slice(0, 1));
-    return times.length ? new Date(Math.min(...times.map(({ time }) => time ?? Date.now()))) : null;
-  }
-
-  /** What is wrong: why nothing is delivered, or why it is not kept. Null if nothing is. */
-  get lastError() {
-    return [...this.#troubles.values()].at(-1)?.err ?? null;
+    return this._ready;
   }
 
   /**
@@ -145,12 +638,10 @@ export class Client {
    *
    * @param {string} event
    * @param {Record<string, unknown>} [properties]
-   * @param {{ userId?: string, anonymousId?: string }} [who]
+   * @param {{ userId?: string, anonymousId?: string }} [who] without one it is this installation
    */
-  async track(event, properties = {}, { userId, anonymousId } = {}) {
-    if (this.isUnknown) await this.#queue.ready;
-    if (!userId) anonymousId ||= this.#queue.client;
-    return this.queue({ type: "track", event, userId, anonymousId, properties });
+  async track(event, properties = {}, who) {
+    return this.send({ type: "track", event, properties, ...who });
   }
 
   /**
@@ -163,7 +654,13 @@ export class Client {
    * @throws {QueueFullError} the gateway has not been there for long
    */
   async send(event) {
-    return this.queue(event);
+    if (!this._isOpen && !globalThis.document) await this._ready; // there is time: this is no page that may be left
+    const content = contentOf(event, this._client);
+    if (this.waiting >= (this.#options.queueEventsMax ?? QUEUE_EVENTS)) throw new QueueFullError("queue_full");
+    const kept = this._add(...content);
+    this.#wake(EVENT);
+    if (this._isLeft) queueMicrotask(() => this.#send());
+    return kept;
   }
 
   /**
@@ -172,145 +669,79 @@ export class Client {
    */
   async flush(timeoutMs = 10_000) {
     const end = performance.now() + timeoutMs;
-    const late = pause(timeoutMs);
-    const adopting = this.#queue.ready.then(() => this.#queue.adopt(true)).catch((err) => this.#tell("storage", err));
-    await Promise.race([adopting, late.over]);
-    this.#failures = 0;
-    this.#wake("hurry");
-    const isLeft = () => this.#queue.needsSource || this.#queue.waiting > 0;
-    while (isLeft() && performance.now() < end && !this.#isClosed) {
-      await Promise.race([new Promise((resolve) => this.#waiters.add(() => resolve(null))), late.over]);
-    }
-    late.cancel();
-    return !isLeft() && (this.#queue.isAllRead || !this.#queue.keeper.isInUse);
+    await within(timeoutMs, this._ready);
+    this._adoptAt = this.#failures = 0;
+    this._isAllRead = false; // until it is looked again
+    this.#wake(URGENT);
+    const isLeft = () => this.waiting > 0 || (this._isInUse && !this._isAllRead);
+    while (isLeft() && performance.now() < end && !this.#signal.aborted) await within(POLL_MS);
+    return !isLeft();
   }
 
   /** Deliver for so long, then send nothing any more. What is left waits for the next tab. */
   async close(timeoutMs = 0) {
     if (timeoutMs > 0) await this.flush(timeoutMs);
-    this.#isClosed = true;
-    for (const unlisten of this.#unlisten) unlisten();
-    for (const control of this.#inFlight) control.abort();
-    this.#wake("close");
+    this.#end.abort();
+    this.#wake(URGENT);
     await this.#loop;
-    this.#queue.release();
-  }
-
-  /** Resolve to the newest events that the gateway would not take: {session, sequence, code, message, event}. */
-  async deadLetters() {
-    await this.#queue.ready;
-    return (await this.#queue.letters()).map(([, letter]) => letter);
-  }
-
-  // ---- for classes that do more
-
-  /**
-   * Queue an event in this tick.
-   *
-   * @protected
-   * @param {Record<string, any>} event
-   * @returns {Promise<Place | null>}
-   */
-  async queue(event) {
-    const plain = plainOf(event);
-    if (this.isUnknown) await this.#queue.ready;
-    if (this.#queue.waiting >= this.#options.queueEventsMax && !this.makeRoom()) return null;
-    const { place, written } = this.#queue.add(plain);
-    this.#wake("event");
-    if (this.#queue.isLeft) queueMicrotask(() => this.#leave());
-    await written;
-    return place;
-  }
-
-  /** @protected whether there is time to wait for what is remembered, since this is no page that may be left */
-  get isUnknown() {
-    return !this.#queue.isOpen && !globalThis.document;
-  }
-
-  /**
-   * Return whether there is room for an event in a full queue now.
-   *
-   * @protected
-   * @returns {boolean}
-   */
-  makeRoom() {
-    throw new QueueFullError(`${this.#options.queueEventsMax} events wait already`);
-  }
-
-  /** @protected what waits, and what is remembered of this installation */
-  get kept() {
-    return this.#queue;
+    this._leave();
   }
 
   // ---- delivery
 
   async #run() {
-    await this.#queue.ready;
-    while (!this.#isClosed) {
-      this.#signals.clear();
+    await this._ready;
+    while (!this.#signal.aborted) {
+      this.#urgency = 0;
       try {
         const hasSent = await this.#deliver();
         if (hasSent) {
           this.#failures = 0;
-          this.#tell("delivery", null);
+          this._tell("delivery");
+        } else {
+          await this.#sleep(ADOPT_MS, EVENT);
+          await this.#sleep(LINGER_MS, URGENT);
         }
-        this.#waiters.forEach((resolve) => resolve());
-        this.#waiters.clear();
-        if (!hasSent && (await this.#sleep(ADOPT_MS, ["event", "hurry", "close"])) === "event")
-          await this.#sleep(LINGER_MS, ["hurry", "close"]);
       } catch (err) {
-        if (!this.#isClosed) await this.#sleep(this.#pauseAfter(asError(err)), ["hurry", "close"]);
+        if (this.#signal.aborted) return;
+        this._tell("delivery", err ?? "failed");
+        await this.#sleep(pauseAfter(err, ++this.#failures), URGENT);
       }
     }
   }
 
   /** Send one batch once, or ask for the source before the first; resolve to something true if there was any to send. */
   async #deliver() {
-    await this.#queue.adopt().catch((err) => this.#tell("storage", err));
-    if (this.#queue.mustAsk) return this.#ask();
-    const batch = this.#queue.nextBatch(this.#eventsMax, BATCH_BYTES);
+    if (performance.now() >= this._adoptAt) await this._adopt();
+    if (this._mustAsk) return this.#ask();
+    const batch = this._nextBatch(this.#eventsMax, BATCH_BYTES);
     if (!batch) return false;
+    /** @type {Record<string, any>} */ let document;
     try {
-      this.#settle(batch, judge(batch, await this.#post(bodyOf(batch))));
-    } catch (err) {
-      const kind = err instanceof DeliveryError && err.kind;
-      if (kind === "split" || (kind === "doubt" && (await this.#isCause(batch)))) this.#split(batch, asError(err));
-      else {
-        const isAnswered = err instanceof DeliveryError;
-        if (!isAnswered) this.#eventsMax = Math.max(1, batch.events.length >> 1); // its size may be the reason
-        throw err;
-      }
+      document = await this.#post(bodyOf(batch));
+    } catch (/** @type {any} */ err) {
+      const half = batch.events.length >> 1;
+      const [event] = batch.events;
+      const isDoubted = err.kind === "doubt" && !half && (await this.#ask().catch(() => {})); // alone, while others are taken
+      if (isDoubted && (event.refusals = (event.refusals ?? 0) + 1) >= REFUSALS_MAX) err.kind = "split";
+      if (!/again|refused/.test(err.kind)) this.#eventsMax = half || 1; // its size may be the reason
+      if (err.kind !== "split") throw err;
+      if (half) return true;
+      document = { rejected: [{ index: 0, code: "event_refused", message: err.message }] };
     }
+    this.#settle(batch, document);
     return true;
   }
 
   /**
    * @param {Batch} batch
-   * @param {Verdict[]} verdicts
+   * @param {Record<string, any>} document the answer
    */
-  #settle(batch, verdicts) {
-    for (const letter of this.#queue.settle(batch, verdicts)) {
-      console.warn("gateway client: will not be stored:", letter);
-      call(this.#options.onRejected, letter);
-    }
-    if (verdicts.some(({ fate }) => fate === "again")) throw new DeliveryError("some events were not taken yet");
+  #settle(batch, document) {
+    const verdicts = judge(batch, document);
+    for (const letter of this._settle(batch, verdicts)) tell(this.#options.onRejected, letter);
+    if (verdicts.some(({ fate }) => fate === "again")) throw new Error("not_taken");
     this.#eventsMax = Math.min(BATCH_EVENTS, this.#eventsMax + 1 + (this.#eventsMax >> 2));
-  }
-
-  /**
-   * Return whether it is one event that somebody between will not have: alone it was refused again and again, while
-   * the gateway answered another request each time. A batch is smaller the next time.
-   *
-   * @param {Batch} batch
-   */
-  async #isCause({ session, events }) {
-    this.#encode = undefined;
-    this.#eventsMax = Math.max(1, events.length >> 1);
-    const name = `${session} ${events[0].sequence}`;
-    if (events.length > 1 || !(await this.#ask().catch(() => {}))) return false;
-    this.#refusals = this.#refused === name ? this.#refusals + 1 : 1;
-    this.#refused = name;
-    return this.#refusals >= REFUSALS_MAX;
   }
 
   /** Send no event, to learn whether it is the gateway that answers, and for which source. */
@@ -318,32 +749,14 @@ export class Client {
     return this.#post('{"batch":[]}');
   }
 
-  /**
-   * Try a batch that as such is not taken in halves; an event that alone is not taken becomes a dead letter.
-   *
-   * @param {Batch} batch
-   * @param {Error} err
-   */
-  #split(batch, err) {
-    if (this.#encode) this.#encode = undefined; // somebody between may not bear compressed bodies
-    else if (batch.events.length > 1) this.#eventsMax = batch.events.length >> 1;
-    else this.#settle(batch, [{ fate: "rejected", code: "event_refused", message: err.message }]);
-  }
-
   /** Send what waits in requests that outlive the page, from memory and in this tick: there is no time to ask before. */
-  #leave() {
-    for (const session of this.#queue.sessions.values()) {
-      if (session.row.last === session.leftThrough || !session.events.size) continue;
-      const batch = session.batch(BATCH_EVENTS, Math.min(BATCH_BYTES, KEEPALIVE_BYTES - keepaliveBytes));
-      const body = bodyOf(batch);
-      const size = bytesOf(body);
-      if (keepaliveBytes + size > KEEPALIVE_BYTES) return;
-      keepaliveBytes += size;
-      session.leftThrough = session.row.last;
-      this.#post(body, true)
-        .then((document) => this.#settle(batch, judge(batch, document)))
-        .catch(() => {}) // the next try tells, of this page or of another
-        .finally(() => (keepaliveBytes -= size));
+  #send() {
+    for (const session of this._sessions.values()) {
+      if (session._row.last === session._leftThrough || !session._events.size) continue;
+      session._leftThrough = session._row.last;
+      const batch = session._batch(BATCH_EVENTS, BATCH_BYTES);
+      const posted = this.#post(bodyOf(batch), true);
+      posted.then((document) => this.#settle(batch, document)).catch(() => {}); // the next try tells, of this page or of another
     }
   }
 
@@ -353,93 +766,63 @@ export class Client {
    * @param {string} body
    * @param {boolean} [keepalive] whether the page is being left
    */
-  async #post(body, keepalive = false) {
+  async #post(body, keepalive) {
     const control = new AbortController();
-    const timer = setTimeout(() => control.abort(), this.#options.timeoutMs);
-    this.#inFlight.add(control);
+    const { signal } = control;
+    const stop = () => control.abort();
+    const timer = setTimeout(stop, this.#options.timeoutMs ?? TIMEOUT_MS);
+    this.#signal.addEventListener("abort", stop, { signal });
     try {
-      const send = this.#options.fetch ?? fetch;
-      const answer = await send(this.#url, {
+      const answer = await (this.#options.fetch ?? fetch)(this._target, {
         method: "POST",
-        body: keepalive || !this.#encode ? body : await this.#encode(body),
-        headers: { "Content-Type": "text/plain" }, // and no other header: no preflight, also while the page is left
-        credentials: "omit",
+        body, // a text, and no header: no preflight, also while the page is left
         keepalive,
-        signal: control.signal,
+        signal,
       });
-      const text = await Promise.race([textOf(answer), aborted(control.signal)]);
-      const document = verdictOf(answer.status, answer.headers, text);
-      this.#queue.learn(answer.headers.get("Gateway-Source"));
+      const document = verdictOf(answer.status, answer.headers, await answer.text());
+      this._learn(answer.headers.get("Gateway-Source"));
       return document;
     } finally {
       clearTimeout(timer);
-      this.#inFlight.delete(control);
+      stop();
     }
-  }
-
-  /**
-   * Return a pause with jitter, longer after each failure, and not shorter than asked for.
-   *
-   * @param {Error} err
-   */
-  #pauseAfter(err) {
-    this.#failures += 1;
-    this.#tell("delivery", err);
-    const isRefused = err instanceof DeliveryError && err.kind === "refused";
-    const [first, most] = isRefused ? [REFUSED_MS, REFUSED_MAX_MS] : [BACKOFF_MS, BACKOFF_MAX_MS];
-    const longest = Math.min(most, first * 2 ** Math.min(this.#failures, 30));
-    const asked = err instanceof DeliveryError ? err.retryAfterMs : 0;
-    return Math.max(asked, isRefused ? (longest * (1 + Math.random())) / 2 : longest * Math.random());
   }
 
   /**
    * Say that something is wrong: at once, and again after each hour in which it was.
    *
-   * @param {"storage" | "delivery"} what
-   * @param {Error | null} err nothing, if it is right again
+   * @param {Trouble} what
+   * @param {any} [told] nothing, if it is right again
    */
-  #tell(what, err) {
-    const now = performance.now(); // the clock may jump
-    const { since = Date.now(), toldAt = -Infinity } = this.#troubles.get(what) ?? {};
-    if (!err) this.#troubles.delete(what);
-    else if (now < toldAt + TELL_MS) this.#troubles.set(what, { err, since, toldAt });
-    else {
-      this.#troubles.set(what, { err, since, toldAt: now });
-      console.warn(`gateway client: trouble with ${what}, trying again:`, err);
-      call(this.#options.onProblem, err, new Date(since));
+  _tell(what, told) {
+    if (!told) {
+      delete this.#troubles[what];
+      return;
     }
+    const now = performance.now(); // the clock may jump
+    const trouble = (this.#troubles[what] ??= { since: new Date(), toldAt: -Infinity });
+    if (now < trouble.toldAt + TELL_MS) return;
+    trouble.toldAt = now;
+    tell(this.#options.onProblem, told instanceof Error ? told : new Error(told), trouble.since);
   }
 
-  /** @param {string} signal */
-  #wake(signal) {
-    this.#signals.add(signal);
+  /** @param {number} urgency */
+  #wake(urgency) {
+    this.#urgency = Math.max(this.#urgency, urgency);
     this.#wakeUp();
   }
 
   /**
-   * Wait, or until one of these happens; resolve to which did.
+   * Wait, or until something as urgent happens.
    *
    * @param {number} ms
-   * @param {string[]} signals
+   * @param {number} urgency
    */
-  async #sleep(ms, signals) {
-    const found = () => signals.find((signal) => this.#signals.has(signal));
-    const timeout = pause(ms, !this.#queue.waiting);
-    const called = new Promise((resolve) => (this.#wakeUp = () => found() && resolve(null)));
-    if (!found()) await Promise.race([called, timeout.over]);
-    timeout.cancel();
-    return found();
-  }
-
-  /**
-   * @param {any} target which workers, Node and React Native may not have
-   * @param {string} name
-   * @param {(event: Event) => void} listener
-   */
-  #listen(target, name, listener) {
-    if (typeof target?.addEventListener !== "function") return;
-    target.addEventListener(name, listener);
-    this.#unlisten.push(() => target.removeEventListener(name, listener));
+  async #sleep(ms, urgency) {
+    const [called, call] = deferred();
+    this.#wakeUp = () => this.#urgency >= urgency && call();
+    this.#wakeUp();
+    await within(ms, called);
   }
 }
 
@@ -449,98 +832,83 @@ export const VERSION = "1.0.0";
 
 const EVENT_BYTES_MAX = 700_000; // the gateway's own limit is 800 KiB
 
-/** @param {string} url @returns {string} it without slashes at the end */
-function baseOf(url) {
-  if (!/^https?:\/\/[^\s/?#]+[^\s?#]*$/i.test(url)) throw new TypeError(`no url of a gateway: ${url}`);
-  new URL(url);
-  return url.replace(/\/+$/, "");
-}
-
 /**
- * Return an event as JSON has it, with what it lacks.
+ * Return an event's JSON, with what it lacks, and whether it has an id of its own.
  *
  * @param {Record<string, any>} event
- * @returns {Record<string, any>}
+ * @param {string} client whose event it is without a user
+ * @returns {[string, boolean]}
  */
-function plainOf(event) {
-  const plain = JSON.parse(JSON.stringify(event) ?? "null");
-  if (!isObject(plain)) throw new TypeError("an event is an object");
-  if (plain.sequence != null) throw new TypeError("an event's sequence is given by the client");
-  plain.timestamp ??= new Date().toISOString();
-  if (plain.context === undefined || isObject(plain.context)) {
-    plain.context = { library: { name: "gateway-client.js", version: VERSION }, ...plain.context };
-  }
-  const size = bytesOf(JSON.stringify(plain));
-  if (size > EVENT_BYTES_MAX) throw new RangeError(`an event may have ${EVENT_BYTES_MAX} bytes, and this one has ${size}`);
-  return plain;
+function contentOf(event, client) {
+  const plain = objectIn(JSON.stringify(event));
+  if (!plain || Array.isArray(plain) || plain.sequence != null) throw new TypeError("event_invalid");
+  if (!plain.userId) plain.anonymousId ||= client;
+  plain.timestamp ??= new Date();
+  if (isObject((plain.context ??= {}))) plain.context.library ??= { name: "gateway-client.js", version: VERSION };
+  const content = JSON.stringify(plain);
+  if (bytesOf(content) > EVENT_BYTES_MAX) throw new RangeError("event_too_large");
+  return [content, hasId(plain)];
 }
 
 /** @param {Batch} batch */
 function bodyOf({ client, session, events, isLast }) {
-  const { sequence: firstSequence } = events[0];
-  const acknowledgedThrough = firstSequence - 1;
-  const sentAt = new Date().toISOString();
-  const head = JSON.stringify({ client, session, acknowledgedThrough, firstSequence, sentAt, ...(isLast && { ended: true }) });
-  return `${head.slice(0, -1)},"batch":[${events.map(({ content }) => content).join(",")}]}`;
+  const firstSequence = events[0].sequence;
+  const numbers = { acknowledgedThrough: firstSequence - 1, firstSequence };
+  const head = JSON.stringify({ client, session, ...numbers, sentAt: new Date(), ended: isLast || undefined });
+  return `${head.slice(0, -1)},"batch":[${events.map(({ content }) => content)}]}`;
+}
+
+/** @param {string} text */
+function bytesOf(text) {
+  return new TextEncoder().encode(text).length;
+}
+
+/** @returns {[promise: Promise<any>, resolve: (value?: any) => void]} */
+function deferred() {
+  /** @type {(value?: any) => void} */ let resolve = () => {};
+  return [new Promise((settle) => (resolve = settle)), resolve];
 }
 
 /**
+ * Resolve to what a work comes to, or after so long to nothing.
+ *
+ * @template T
  * @param {number} ms
- * @param {boolean} [isIdle] whether a process may end meanwhile
+ * @param {Promise<T>} [work]
+ * @returns {Promise<T | undefined>}
  */
-function pause(ms, isIdle = false) {
-  /** @type {any} */ let timer;
-  const over = new Promise((resolve) => (timer = setTimeout(() => resolve(null), ms)));
-  if (isIdle) timer.unref?.(); // Node
-  return { over, cancel: () => clearTimeout(timer) };
-}
-
-/** @param {AbortSignal} signal @returns {Promise<never>} */
-function aborted(signal) {
-  return new Promise((_, reject) => signal.addEventListener("abort", () => reject(new DeliveryError("no answer in time"))));
+async function within(ms, work) {
+  const [late, end] = deferred();
+  const timer = setTimeout(end, ms);
+  return Promise.race([work ?? late, late]).finally(() => clearTimeout(timer));
 }
 
 /**
- * Call the page back; its errors are not this client's.
+ * Return a pause in ms with jitter, longer after each failure, and not shorter than asked for.
+ *
+ * @param {any} err
+ * @param {number} failures
+ */
+function pauseAfter(err, failures) {
+  const longest = Math.min(BACKOFF_MAX_MS, BACKOFF_MS * 2 ** failures);
+  return Math.max(err?.retryAfterMs ?? 0, Math.random() * longest * (err?.kind === "refused" ? REFUSED : 1));
+}
+
+/**
+ * Say something in the console and call the page back; its errors are not this client's.
  *
  * @param {((...told: any[]) => void) | undefined} callback
  * @param {any[]} told
  */
-function call(callback, ...told) {
-  try {
-    callback?.(...told);
-  } catch (err) {
-    console.error("gateway client: a callback failed:", err);
-  }
+function tell(callback, ...told) {
+  console.warn("gateway:", ...told);
+  (async () => callback?.(...told))().catch(console.error);
 }
 
 // ---- what an answer says
 
-const ANSWER_BYTES_MAX = 1 << 20;
 const RETRY_AFTER_MAX_S = 300;
-const SESSION_IS_OVER = new Set(["session_expired", "session_fenced"]);
-const ABOUT_THE_BODY =
-  /^(invalid_json|body_(too_|not_)\w+|unsupported_encoding|too_many_events|request_too_large|batch_missing)$/;
-
-/**
- * A request decided nothing: what was sent may be stored or not, and waits.
- *
- * `kind` tells what to do: "again" after a pause, "split" the batch, for it is this body that is not taken, the same in
- * "doubt", for somebody between refuses, or wait long, since the gateway has "refused" this client for now.
- */
-export class DeliveryError extends Error {
-  /**
-   * @param {string} message
-   * @param {"again" | "split" | "doubt" | "refused"} [kind]
-   * @param {string | null} [retryAfter] the header
-   */
-  constructor(message, kind = "again", retryAfter) {
-    super(message);
-    this.kind = kind;
-    const asked = /^\d+$/.test(retryAfter ?? "") ? Number(retryAfter) : 0; // a date would need a clock that is right
-    this.retryAfterMs = 1_000 * Math.min(asked, RETRY_AFTER_MAX_S);
-  }
-}
+const ABOUT_THE_BODY = /^(413|400 (invalid_json|body_[tn]o|unsupported_enc|too_many_events|request_too|batch_missing))/; // body_too_..., body_not_...
 
 /**
  * Return the document of the gateway's 200. Only what has the gateway's request id is its word: proxies and
@@ -549,39 +917,38 @@ export class DeliveryError extends Error {
  * @param {number} status
  * @param {{ get(name: string): string | null }} headers
  * @param {string} text
- * @returns {Record<string, unknown>}
- * @throws {DeliveryError} it is another answer
+ * @returns {Record<string, any>}
+ * @throws {Error} it is another answer, whose `kind` says what to do: "split" the batch, for it is this body that is not
+ *   taken, the same in "doubt", for somebody between refuses; wait long, since the gateway has "refused"; else "again"
  */
 export function verdictOf(status, headers, text) {
   const document = objectIn(text);
-  const isGateway = !!headers.get("Gateway-Request-Id") && document !== null;
+  const isGateway = document && headers.get("Gateway-Request-Id");
   if (isGateway && status === 200) return document;
-  const told = `${status} ${text.slice(0, 200)}`;
-  if (status === 413 || (isGateway && status === 400 && ABOUT_THE_BODY.test(String(document.code)))) {
-    throw new DeliveryError(told, "split");
-  }
-  const isRefused = isGateway && [401, 403].includes(status);
-  const isDoubted = status >= 400 && status < 500 && ![408, 429].includes(status);
-  const kind = isRefused ? "refused" : isDoubted ? "doubt" : "again";
-  throw new DeliveryError(told, kind, headers.get("Retry-After"));
+  const said = `${status} ${isGateway ? document.code : ""}`;
+  const isRefused = /^40[13] ./.test(said);
+  const isDoubted = /^4(?!08|29)/.test(said);
+  throw Object.assign(new Error(`${status} ${text.slice(0, 200)}`), {
+    kind: ABOUT_THE_BODY.test(said) ? "split" : isRefused ? "refused" : isDoubted ? "doubt" : "again",
+    retryAfterMs: 1_000 * Math.min(Number(headers.get("Retry-After")) || 0, RETRY_AFTER_MAX_S), // a date would need a clock that is right
+  });
 }
 
 /**
  * Return the verdict on each event of a batch. An event that the answer does not name is undecided.
  *
  * @param {Pick<Batch, "events">} batch
- * @param {Record<string, unknown>} document
+ * @param {Record<string, any>} document
  * @returns {Verdict[]}
  */
-export function judge(batch, document) {
-  const stored = new Set(objectsIn(document.receipts).map(({ sequence }) => sequence));
-  const rejected = new Map(objectsIn(document.rejected).map((told) => [told.index, told]));
-  return batch.events.map(({ sequence }, index) => {
+export function judge({ events }, { receipts, rejected }) {
+  const stored = new Set(objectsIn(receipts).map(({ sequence }) => sequence));
+  const refusals = new Map(objectsIn(rejected).map((refusal) => [refusal.index, refusal]));
+  return events.map(({ sequence }, index) => {
+    const { code, message = "", retriable } = refusals.get(index) ?? {};
     if (stored.has(sequence)) return { fate: "done" };
-    const told = rejected.get(index);
-    if (!told || told.retriable || typeof told.code !== "string") return { fate: "again" };
-    const { code, message } = told;
-    return { fate: SESSION_IS_OVER.has(code) ? "session over" : "rejected", code, message: String(message ?? "") };
+    if (retriable || typeof code !== "string") return { fate: "again" };
+    return { fate: /^session_(expired|fenced)$/.test(code) ? "session over" : "rejected", code, message: `${message}` };
   });
 }
 
@@ -598,18 +965,19 @@ export function judge(batch, document) {
  * @param {Batch} batch
  * @param {Verdict[]} verdicts
  */
-export function settlement(batch, verdicts) {
-  const [done, moved, letters] = [/** @type {number[]} */ ([]), /** @type {Queued[]} */ ([]), /** @type {Letter[]} */ ([])];
-  let { doubtfulThrough } = batch;
-  for (const [index, event] of batch.events.entries()) {
-    const { sequence, content, hasId } = event;
+export function settlement({ session, events, sentBefore, doubtfulThrough }, verdicts) {
+  /** @type {number[]} */ const done = [];
+  /** @type {Queued[]} */ const moved = [];
+  /** @type {Letter[]} */ const letters = [];
+  events.forEach((event, index) => {
+    const { sequence, content } = event;
     const { fate, code = "", message = "" } = verdicts[index];
-    const isOver = fate === "session over";
+    const isRejected = fate === "rejected";
     if (fate !== "again") done.push(sequence);
-    if (isOver && sequence > doubtfulThrough) moved.push(event);
-    else if (isOver || fate === "rejected") letters.push(letterOf(batch.session, sequence, content, code, message));
-    if (sequence <= batch.sentBefore && (fate === "rejected" || hasId)) doubtfulThrough = batch.sentBefore;
-  }
+    if (fate === "session over" && sequence > doubtfulThrough) moved.push(event);
+    else if (code) letters.push({ session, sequence, code, message, event: attempt(() => JSON.parse(content)) });
+    if (sequence <= sentBefore && (isRejected || event.hasId)) doubtfulThrough = sentBefore;
+  });
   return { done, moved, letters, doubtfulThrough };
 }
 
@@ -623,822 +991,55 @@ export function movedOf({ session, sequence, content, hasId }) {
   return { ...JSON.parse(content), ...(!hasId && { messageId: `${session}-${sequence}` }) };
 }
 
-/**
- * @param {string} session
- * @param {number} sequence
- * @param {string} content
- * @param {string} code
- * @param {string} message
- * @returns {Letter}
- */
-function letterOf(session, sequence, content, code, message) {
-  return { session, sequence, code, message, event: JSON.parse(content) };
-}
-
-/**
- * Return an answer's text, of which at most ANSWER_BYTES_MAX are read.
- *
- * @param {Response} answer
- * @returns {Promise<string>}
- */
-async function textOf(answer) {
-  if (!answer.body?.getReader) return answer.text(); // React Native
-  const reader = answer.body.getReader();
-  const decoder = new TextDecoder();
-  let [text, size] = ["", 0];
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return text + decoder.decode();
-    size += value.length;
-    if (size > ANSWER_BYTES_MAX) {
-      reader.cancel().catch(() => {});
-      throw new DeliveryError(`${answer.status} with an answer that is too long`);
-    }
-    text += decoder.decode(value, { stream: true });
-  }
-}
-
-/**
- * @param {string} text
- * @returns {Record<string, unknown> | null}
- */
+/** @param {any} text @returns {Record<string, any> | undefined} the object that it is the JSON of, if it is one's */
 function objectIn(text) {
-  try {
-    const document = JSON.parse(text);
-    return isObject(document) ? document : null;
-  } catch {
-    return null;
-  }
+  const found = attempt(() => JSON.parse(text));
+  return isObject(found) ? found : undefined;
 }
 
-/**
- * @param {unknown} found
- * @returns {Record<string, unknown>[]}
- */
+/** @param {any} found @returns {Record<string, any>[]} */
 function objectsIn(found) {
   return Array.isArray(found) ? found.filter(isObject) : [];
 }
 
-/**
- * @param {unknown} value
- * @returns {value is Record<string, any>}
- */
+/** @param {any} value */
 function isObject(value) {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
-}
-
-// ---- the queue: sessions, their locks, what others left
-
-const ADOPT_MS = 3_000; // how often tabs that are gone are looked for
-const GO_ON_MS = 60_000;
-const DEAD_LETTERS_MAX = 1_000; // older ones are deleted: the gateway has them in its quarantine
-
-/** The sessions that this tab delivers, with a lock each, and the one in which new events are. */
-class Queue {
-  isOpen = false;
-  /** Whether the page is gone, and maybe comes back. */ isLeft = false;
-  /** Whether events wait that may be of another source than ours, which the gateway has not told yet. */ needsSource = false;
-  /** @type {Map<string, Session>} oldest first */ sessions = new Map();
-  /** @type {Session} which new events are in; the page's first moment has one of its own */ own;
-  /** @type {Record<string, any>} of this installation: what is remembered */ known;
-  /** @type {string | undefined} as the gateway's answers name it; "" if they do not */ #source;
-  #told = /** @type {Record<string, any>} */ ({}); // what this page has to be remembered before that was read
-  #remembered = 0;
-  #adoptAt = 0;
-  /** Whether it is known what others left. */ isAllRead = false;
-  /** @type {Change[]} of which this page may not see the end */ #noted = [];
-  #noteKey;
-  #name;
-  #isShared;
-  #target;
-
-  /**
-   * @param {string} name
-   * @param {string} target where its events go: url and write key
-   * @param {Storage} storage
-   * @param {boolean} isShared whether other tabs have it, too
-   * @param {(err: Error | null) => void} onError
-   */
-  constructor(name, target, storage, isShared, onError) {
-    this.#name = name;
-    this.#isShared = isShared;
-    this.#target = target;
-    this.keeper = new Keeper(storage, onError);
-    this.onError = onError;
-    this.known = objectIn(inPage(() => localStorage[name]) ?? "") ?? {};
-    this.client = idIn(this.known) ?? randomHex();
-    this.own = this.#begin();
-    this.#noteKey = `${this.#notesKey}${this.own.row.session}`;
-    this.ready = this.#open();
-  }
-
-  get waiting() {
-    return [...this.sessions.values()].reduce((count, { events }) => count + events.size, 0);
-  }
-
-  /**
-   * Give an event its place and write it, in this tick.
-   *
-   * @param {Record<string, any>} event
-   * @returns {{ place: Place, written: Promise<unknown> }}
-   */
-  add(event) {
-    const changes = this.own.append(JSON.stringify(event), hasId(event));
-    const { session, last: sequence } = this.own.row;
-    const isNoted = !this.isOpen || this.isLeft;
-    if (isNoted) this.#note(changes);
-    return { place: { session, sequence }, written: isNoted ? this.ready : this.keeper.write(changes) };
-  }
-
-  /** Delete what waits, in all tabs. */
-  async clear() {
-    for (const { events } of this.sessions.values()) events.clear();
-    for (const key of this.#notes()) inPage(() => localStorage.removeItem(key));
-    this.#noted.length = 0;
-    const kept = await this.keeper.read("events").catch(() => []);
-    const keys = [...kept, ...this.keeper.underWay.flatMap(([kind, key]) => (kind === "events" ? [[key]] : []))];
-    if (keys.length) await this.keeper.write(keys.map(([key]) => ["events", /** @type {Key} */ (key), undefined]));
-  }
-
-  /**
-   * Return a batch of the first session in which events wait.
-   *
-   * @param {number} eventsMax
-   * @param {number} bytesMax at least one event is returned
-   * @returns {Batch | undefined}
-   */
-  nextBatch(eventsMax, bytesMax) {
-    for (const session of this.sessions.values()) {
-      const isOver = session !== this.own && this.isOpen;
-      if (session.events.size) {
-        const batch = session.batch(eventsMax, bytesMax);
-        batch.isLast &&= isOver && session.isLocked;
-        return batch;
-      }
-      if (isOver) this.#forget(session);
-    }
-  }
-
-  /**
-   * Do what an answer says, and return the new dead letters. What another request has settled stays so.
-   *
-   * @param {Batch} batch
-   * @param {Verdict[]} verdicts
-   * @returns {Letter[]}
-   */
-  settle(batch, verdicts) {
-    const session = this.sessions.get(batch.session);
-    if (!session) return [];
-    const { events, row } = session;
-    const { done, moved, letters, doubtfulThrough } = settlement(batch, verdicts);
-    const found = letters.filter(({ sequence }) => events.has(sequence));
-    const changes = found.map((letter) => /** @type {Change} */ (["deadLetters", letterKey(letter), letter]));
-    if (verdicts.some(({ fate }) => fate === "session over")) {
-      if (session === this.own) this.own = this.#begin();
-      const unsent = [...events.values()].filter(({ sequence }) => sequence > session.sentThrough);
-      for (const event of [...moved, ...unsent]) {
-        if (!events.has(event.sequence)) continue;
-        changes.push(...this.own.append(JSON.stringify(movedOf(event)), true, event.time));
-        changes.push(...session.delete(event.sequence));
-      }
-    }
-    for (const sequence of done) changes.push(...session.delete(sequence));
-    if (row.doubtfulThrough !== doubtfulThrough) {
-      row.doubtfulThrough = doubtfulThrough;
-      changes.push(session.kept);
-    }
-    this.keeper.write(changes);
-    if (found.length) this.letters().then((all) => this.deleteLetters(all.slice(0, -DEAD_LETTERS_MAX)));
-    return found;
-  }
-
-  /** @returns {Promise<[Key, Letter][]>} */
-  async letters() {
-    const kept = await this.keeper.read("deadLetters").catch(() => []);
-    const all = new Map(kept);
-    for (const [kind, key, letter] of this.keeper.underWay) if (kind === "deadLetters" && letter) all.set(key, letter);
-    return [...all];
-  }
-
-  /** @param {[Key, Letter][]} letters */
-  deleteLetters(letters) {
-    return this.keeper.write(letters.map(([key]) => ["deadLetters", key, undefined]));
-  }
-
-  /**
-   * Remember something of this installation, here for the first moment of other pages, too.
-   *
-   * @param {string} key
-   * @param {unknown} value
-   */
-  remember(key, value) {
-    const plain = JSON.parse(JSON.stringify(value)); // IndexedDB refuses functions and proxies, and then all of a write
-    this.#remembered++;
-    this.known[key] = this.#told[key] = plain;
-    inPage(() => (localStorage[this.#name] = JSON.stringify(this.known)));
-    return this.keeper.write([["installation", key, plain]]);
-  }
-
-  // ---- opening, and what others left
-
-  async #open() {
-    const first = this.own;
-    try {
-      await this.#readInstallation();
-      await this.#goOn();
-    } catch (err) {
-      this.onError(asError(err)); // from memory, then
-    }
-    this.isOpen = true;
-    if (this.own === first) this.own = this.#begin(); // what is noted of the first moment may be written once more
-    await this.#writeNotes(this.#noteKey, this.#noted);
-  }
-
-  /**
-   * Note changes at once: IndexedDB is not open yet, or the page is being left and does not see it finish.
-   *
-   * @param {Change[]} changes
-   */
-  #note(changes) {
-    this.#noted.push(...changes);
-    if (this.#noted.length) inPage(() => (localStorage[this.#noteKey] = JSON.stringify(this.#noted)));
-  }
-
-  /**
-   * @param {string} key
-   * @param {Change[]} changes
-   */
-  async #writeNotes(key, changes) {
-    const written = [...changes];
-    if (!(await this.keeper.write(written))) return;
-    changes.splice(0, written.length); // the page may have been left again meanwhile
-    inPage(() => (changes.length ? (localStorage[key] = JSON.stringify(changes)) : localStorage.removeItem(key)));
-  }
-
-  /**
-   * Go on in the session that the page before left in this tab a moment ago, if all that it numbered is there. A tab
-   * that is restored later may be a copy, and another one would give the same numbers.
-   */
-  async #goOn() {
-    const [left, leftAt] = (inPage(() => sessionStorage[this.#tabKey]) ?? "").split("@");
-    inPage(() => sessionStorage.removeItem(this.#tabKey));
-    if (!(Math.abs(Date.now() - leftAt) < GO_ON_MS)) return;
-    const row = (await this.keeper.read("sessions")).find(([, { session, last }]) => `${session} ${last}` === left)?.[1];
-    if (row?.client === this.client && this.#isDue(row)) await this.#take(row, true);
-  }
-
-  /** Read what is remembered of this installation; write it where it is not there, or not any more. */
-  async #readInstallation() {
-    const before = this.#remembered;
-    const kept = Object.fromEntries(await this.keeper.read("installation"));
-    if (!this.isOpen) this.client = idIn(kept) ?? this.client;
-    if (before === this.#remembered || !this.isOpen) Object.assign(this.known, kept, this.isOpen ? {} : this.#told);
-    if (this.known.source?.target === this.#target) this.#source ??= this.known.source.source;
-    if (this.known.client !== this.client) this.remember("client", this.client);
-    if (!idIn(kept)) this.keeper.write(Object.entries(this.known).map(([key, value]) => ["installation", key, value]));
-  }
-
-  /**
-   * Take over sessions of tabs that are gone. Without locks (no https) nobody knows which: those that are there, then.
-   *
-   * @param {boolean} [isNow]
-   */
-  async adopt(isNow = false) {
-    if (!isNow && performance.now() < this.#adoptAt) return;
-    this.#adoptAt = performance.now() + ADOPT_MS;
-    if (!(await this.keeper.write([]))) return; // what was delivered may still be there
-    await this.#readInstallation();
-    if (this.known.user?.isOptedOut) await this.clear(); // in another tab, while this one went on
-    if (this.isAllRead && !globalThis.navigator?.locks) return;
-    for (const key of this.#notes()) {
-      if (key !== this.#noteKey) await this.#writeNotes(key, changesIn(inPage(() => localStorage[key])));
-    }
-    let needsSource = false;
-    for (const [, row] of await this.keeper.read("sessions")) {
-      if (this.sessions.has(row.session)) continue;
-      if (this.#isDue(row)) await this.#take(row);
-      else if (this.#source === undefined) needsSource = true;
-      else if (this.needsSource && (await this.keeper.read("events", row.session)).length) this.#tellOfOthers();
-    }
-    this.isAllRead = !(this.needsSource = needsSource);
-  }
-
-  /**
-   * Take a session, if its lock is free; to go on in it, only with its lock.
-   *
-   * @param {Row} row
-   * @param {boolean} [isToGoOn]
-   */
-  async #take(row, isToGoOn = false) {
-    const lock = await this.#hold(row.session, { ifAvailable: true });
-    if (!lock || (isToGoOn && !lock.isLocked)) return;
-    const events = await this.keeper.read("events", row.session);
-    const session = this.#add({ ...row, client: row.client ?? this.client }, Promise.resolve(lock), events.map(([, event]) => event));
-    if (isToGoOn) this.own = session;
-  }
-
-  /** Number events to come in a new session, whose lock is ours as soon as it is asked for. */
-  #begin(isLeft = false) {
-    const session = ksuid();
-    const row = { session, last: 0, doubtfulThrough: 0, client: this.client, source: this.#source || undefined };
-    const control = new AbortController();
-    const begun = this.#add(row, isLeft ? Promise.resolve(null) : this.#hold(session, { signal: control.signal }));
-    const { release } = begun;
-    begun.release = () => {
-      control.abort(); // it may not be ours yet
-      release();
-    };
-    return begun;
-  }
-
-  /**
-   * @param {Row} row
-   * @param {Promise<Lock | null>} lock
-   * @param {Queued[]} [events]
-   */
-  #add(row, lock, events) {
-    const session = new Session(row, events);
-    lock.then((held) => (session.isLocked = !!held?.isLocked));
-    session.release = () => void lock.then((held) => held?.release());
-    this.sessions.set(row.session, session);
-    return session;
-  }
-
-  /**
-   * Hold the lock of a session until it is released, or the tab is gone; resolve to nothing if it is not free.
-   *
-   * @param {string} session
-   * @param {LockOptions} options
-   * @returns {Promise<Lock | null>}
-   */
-  #hold(session, options) {
-    return new Promise((resolve) => {
-      /** @param {unknown} lock */
-      const work = (lock) => lock ? new Promise((release) => resolve({ isLocked: true, release: () => release(0) })) : resolve(null);
-      const asked = globalThis.navigator?.locks?.request(`${this.#name} ${session}`, options, work);
-      Promise.resolve(asked ?? Promise.reject()).catch(() => resolve({ isLocked: !this.#isShared, release: () => {} }));
-    });
-  }
-
-  /**
-   * Forget a session that has nothing left to deliver.
-   *
-   * @param {Session} session
-   */
-  async #forget({ row, release }) {
-    this.sessions.delete(row.session);
-    const left = await this.keeper.read("events", row.session).catch(() => [0]);
-    if (!left.length) await this.keeper.write([["sessions", row.session, undefined]]);
-    release();
-  }
-
-  /** Let others have what is held: the page is left, or the client closed. What it numbers now is in no session of theirs. */
-  release() {
-    const { session, last } = this.own.row;
-    inPage(() => (sessionStorage[this.#tabKey] = `${session} ${last}@${Date.now()}`));
-    for (const { release } of this.sessions.values()) release();
-    this.own = this.#begin(true);
-    this.isLeft = true;
-    this.#note(this.keeper.underWay);
-    this.keeper.close(); // else WebKit may have the next page wait
-  }
-
-  /** Go on in a page that was left and came back: others may have delivered meanwhile. */
-  reopen() {
-    this.isLeft = false;
-    this.#writeNotes(this.#noteKey, this.#noted);
-    if (this.keeper.isDurable) this.sessions.clear();
-    this.isAllRead = false;
-    this.#adoptAt = 0;
-    this.own = this.#begin();
-  }
-
-  // ---- the source
-
-  /** Whether to ask for it before anything is sent: an answer may be lost, and the next key be another source's. */
-  get mustAsk() {
-    return this.#source === undefined && (this.needsSource || this.waiting > 0);
-  }
-
-  /**
-   * Note which source a 200 of the gateway names, if it does. Sessions of another one are kept, and not sent.
-   *
-   * @param {string | null} source
-   */
-  learn(source) {
-    const before = this.#source;
-    this.#source = source || before || "";
-    if (this.#source === before) return;
-    this.#adoptAt = 0;
-    if (!source) return;
-    this.remember("source", { target: this.#target, source });
-    for (const session of this.sessions.values()) {
-      if (!session.row.source) {
-        session.row.source = source;
-        this.keeper.write([session.kept]);
-      } else if (session.row.source !== source) {
-        this.#tellOfOthers();
-        this.sessions.delete(session.row.session);
-        session.release();
-      }
-    }
-    if (!this.sessions.has(this.own.row.session)) this.own = this.#begin();
-  }
-
-  #tellOfOthers() {
-    this.onError(new Error("events wait for the write key of another source"));
-  }
-
-  /** @param {Row} row */
-  #isDue({ source }) {
-    return !source || source === this.#source || this.#source === "";
-  }
-
-  get #notesKey() {
-    return `${this.#name} note `;
-  }
-
-  #notes() {
-    return (inPage(() => Object.keys(localStorage)) ?? []).filter((key) => key.startsWith(this.#notesKey));
-  }
-
-  get #tabKey() {
-    return `${this.#name} session`;
-  }
-}
-
-/** @param {Record<string, unknown>} known @returns {string | undefined} the id of an installation, unless it is damaged */
-function idIn({ client }) {
-  return typeof client === "string" && /^[!-~]{1,100}$/.test(client) ? client : undefined;
-}
-
-/** @param {string | undefined} note @returns {Change[]} what it says, unless it is damaged or not ours */
-function changesIn(note) {
-  const { noted } = objectIn(`{"noted":${note}}`) ?? {};
-  return Array.isArray(noted) ? noted.filter((change) => Array.isArray(change) && KINDS.includes(change[0])) : [];
-}
-
-/** @param {Letter} letter in order of time, and behind the numbers of an earlier version */
-function letterKey({ session, sequence }) {
-  return `${new Date().toISOString()} ${session} ${sequence}`;
-}
-
-// ---- a session: the events of a tab
-
-/**
- * A session that this tab has the lock of: its row, and what waits of it. The numbers are given here, in memory,
- * since nobody else gives any.
- */
-class Session {
-  /** @type {Map<number, Queued>} */ events = new Map();
-  /** Sequences up to it may have been sent. */ sentThrough = 0;
-  /** Sequences up to it are in requests that outlive the page. */ leftThrough = 0;
-  /** Whether other tabs see that it is in use. */ isLocked = false;
-  /** @type {() => void} let others have it */ release = () => {};
-
-  /**
-   * @param {Row} row
-   * @param {Queued[]} [events] that wait; nobody noted how many were sent
-   */
-  constructor(row, events = []) {
-    this.row = row;
-    for (const event of events) this.events.set(event.sequence, event);
-    row.last = Math.max(row.last, ...this.events.keys());
-    if (events.length) this.sentThrough = row.last;
-  }
-
-  /**
-   * Give an event its place; return what is to be written.
-   *
-   * @param {string} content
-   * @param {boolean} hasId
-   * @param {number} [time]
-   * @returns {Change[]}
-   */
-  append(content, hasId, time = Date.now()) {
-    const sequence = ++this.row.last;
-    const event = { session: this.row.session, sequence, content, hasId, time };
-    this.events.set(sequence, event);
-    return [this.kept, ["events", [event.session, sequence], event]];
-  }
-
-  /**
-   * Return what is to be written when an event does not wait any more; nothing if it does not now.
-   *
-   * @param {number} sequence
-   * @returns {Change[]}
-   */
-  delete(sequence) {
-    return this.events.delete(sequence) ? [["events", [this.row.session, sequence], undefined]] : [];
-  }
-
-  /** @returns {Change} */
-  get kept() {
-    return ["sessions", this.row.session, { ...this.row }];
-  }
-
-  /**
-   * Return the oldest events that wait, and note that they are sent.
-   *
-   * @param {number} eventsMax
-   * @param {number} bytesMax at least one event is returned
-   * @returns {Batch}
-   */
-  batch(eventsMax, bytesMax) {
-    const { session, client, doubtfulThrough } = this.row;
-    /** @type {Queued[]} */ const events = [];
-    let size = 0;
-    for (const event of this.events.values()) {
-      size += bytesOf(event.content);
-      const isNext = event.sequence === events[0]?.sequence + events.length;
-      if (events.length && (!isNext || events.length >= eventsMax || size > bytesMax)) break;
-      events.push(event);
-    }
-    const sentBefore = this.sentThrough;
-    this.sentThrough = Math.max(sentBefore, events[0]?.sequence + events.length - 1);
-    return { session, client, events, sentBefore, doubtfulThrough, isLast: events.length === this.events.size };
-  }
-}
-
-/** @param {string} text */
-function bytesOf(text) {
-  return globalThis.TextEncoder ? new TextEncoder().encode(text).length : 3 * text.length; // not in React Native
-}
-
-// ---- what is kept
-
-/** @type {Kind[]} */ const KINDS = ["installation", "sessions", "events", "deadLetters"];
-const STORAGE_MS = 5_000; // storage that has not answered by then is not waited for
-const WRITE_MS = 30_000;
-const UNWRITTEN_MIN = 100; // so many changes are tried again with every new one; more of them now and then
-
-/** A queue in IndexedDB. It is opened when it is first used, and again after it was closed or deleted. */
-class IndexedDBStorage {
-  isDurable = true;
-  /** @type {IDBDatabase | null} */ #db = null;
-  /** @type {Promise<IDBDatabase> | null} */ #opening = null;
-  #name;
-
-  /** @param {string} name */
-  constructor(name) {
-    this.#name = name;
-  }
-
-  /**
-   * @param {Kind} kind
-   * @param {string} [session]
-   * @returns {Promise<[Key, any][]>}
-   */
-  async read(kind, session) {
-    const transaction = (await this.#open()).transaction(kind);
-    const store = transaction.objectStore(kind);
-    const range = session && IDBKeyRange.bound([session, 0], [session, Infinity]);
-    /** @type {Promise<any[]>[]} */ const found = [result(store.getAllKeys(range)), result(store.getAll(range))];
-    transaction.commit?.(); // a page that WebKit keeps while it is left would have others wait for its end
-    const [keys, values] = await Promise.all(found);
-    return keys.map((key, index) => [key, values[index]]);
-  }
-
-  /**
-   * Write in this very tick if the database is open: a page that is being left has no other.
-   *
-   * @param {Change[]} changes
-   */
-  write(changes) {
-    return this.#db ? this.#writeTo(this.#db, changes) : this.#open().then((db) => this.#writeTo(db, changes));
-  }
-
-  /**
-   * @param {IDBDatabase} db
-   * @param {Change[]} changes
-   */
-  async #writeTo(db, changes) {
-    const kinds = new Set(changes.map(([kind]) => kind));
-    const transaction = db.transaction(kinds, "readwrite", { durability: "strict" }); // less would lose events with the power
-    for (const [kind, key, value] of changes) {
-      try {
-        const store = transaction.objectStore(kind);
-        if (value == null) store.delete(key);
-        else if (store.keyPath) store.put(value);
-        else store.put(value, key);
-      } catch (err) {
-        if (!/^Data/.test(asError(err).name)) throw err; // else it is no key or no value: what is beside it is written
-      }
-    }
-    transaction.commit?.();
-    await end(transaction);
-  }
-
-  /** @returns {Promise<IDBDatabase>} */
-  #open() {
-    if (this.#db) return Promise.resolve(this.#db);
-    return (this.#opening ??= this.#opened().finally(() => (this.#opening = null)));
-  }
-
-  async #opened() {
-    const opening = indexedDB.open(this.#name, 1);
-    opening.onupgradeneeded = () => {
-      const db = opening.result;
-      db.createObjectStore("installation");
-      db.createObjectStore("sessions", { keyPath: "session" });
-      db.createObjectStore("events", { keyPath: ["session", "sequence"] });
-      db.createObjectStore("deadLetters", { autoIncrement: true });
-    };
-    const db = await result(opening);
-    db.onclose = () => (this.#db = null); // the user has deleted it
-    db.onversionchange = () => this.close(); // a later version, or the page, wants to
-    return (this.#db = db);
-  }
-
-  close() {
-    this.#db?.close();
-    this.#db = null;
-  }
-}
-
-/** A storage whose failures stop nothing: what it has not taken is kept here, and it is asked again. */
-class Keeper {
-  /** @type {Map<string, Change>} that failed */ #unwritten = new Map();
-  /** @type {Set<Change[]>} */ #underWay = new Set();
-  #triedAt = 0;
-  #isFailing = false;
-  /** Whether it has ever taken anything; else nothing is there to be deleted. */ isInUse = false;
-  #storage;
-  #onError;
-
-  /**
-   * @param {Storage} storage
-   * @param {(err: Error | null) => void} onError told each failure, and null when there is none any more
-   */
-  constructor(storage, onError) {
-    this.#storage = storage;
-    this.#onError = onError;
-  }
-
-  /** Whether all that waits is kept where it survives the page. */
-  get isDurable() {
-    return this.#storage.isDurable && !this.#isFailing;
-  }
-
-  /**
-   * @param {Kind} kind
-   * @param {string} [session]
-   */
-  async read(kind, session) {
-    try {
-      return await within(STORAGE_MS, this.#storage.read(kind, session));
-    } catch (err) {
-      this.#isFailing = true;
-      throw err;
-    }
-  }
-
-  /**
-   * Write, in this tick, also what was not written before. Never rejects; resolves to whether all is written.
-   *
-   * @param {Change[]} changes
-   * @returns {Promise<boolean>}
-   */
-  async write(changes) {
-    if (this.#unwritten.size >= UNWRITTEN_MIN && performance.now() < this.#triedAt + STORAGE_MS) {
-      for (const change of changes) this.#keep(change);
-      return false;
-    }
-    for (const change of changes) this.#unwritten.set(nameOf(change), change); // the later one of two counts
-    const all = [...this.#unwritten.values()];
-    this.#unwritten.clear();
-    this.#triedAt = performance.now();
-    this.#underWay.add(all);
-    try {
-      await this.#write(all);
-      this.#isFailing &&= !all.length;
-      if (all.length) this.#onError(null);
-      return true;
-    } catch (err) {
-      this.#isFailing = true;
-      this.#onError(asError(err));
-      const deleted = all.filter(([, , value]) => value == null); // which makes room where it is full
-      const isRoomMade = deleted.length < all.length && (await this.#write(deleted).then(() => true, () => {}));
-      for (const change of all) {
-        if (this.#unwritten.has(nameOf(change)) || (isRoomMade && change[2] == null)) continue;
-        this.#keep(change);
-      }
-      return false;
-    } finally {
-      this.#underWay.delete(all);
-    }
-  }
-
-  /** What is not written, or not known to be. */
-  get underWay() {
-    return [...this.#underWay, [...this.#unwritten.values()]].flat();
-  }
-
-  close() {
-    /** @type {{ close?: () => void }} */ (this.#storage).close?.();
-  }
-
-  /** @param {Change[]} changes */
-  async #write(changes) {
-    if (!changes.length) return;
-    await within(WRITE_MS, this.#storage.write(changes));
-    this.isInUse = true;
-  }
-
-  /** @param {Change} change */
-  #keep(change) {
-    this.#unwritten.delete(nameOf(change));
-    if (change[2] != null || this.isInUse) this.#unwritten.set(nameOf(change), change);
-  }
-}
-
-/** @param {Change} change */
-function nameOf([kind, key]) {
-  return `${kind} ${key}`;
+  return Object(value) === value;
 }
 
 /**
- * @template T
- * @param {IDBRequest<T>} request
- * @returns {Promise<T>}
- */
-function result(request) {
-  return new Promise((resolve, reject) => {
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(request.error);
-  });
-}
-
-/**
- * @param {IDBTransaction} transaction
- * @returns {Promise<void>}
- */
-function end(transaction) {
-  return new Promise((resolve, reject) => {
-    transaction.oncomplete = () => resolve();
-    transaction.onabort = () => reject(transaction.error ?? new Error("the transaction was aborted"));
-  });
-}
-
-/**
- * @template T
- * @param {number} ms
- * @param {Promise<T>} work
- * @returns {Promise<T>}
- */
-function within(ms, work) {
-  /** @type {ReturnType<typeof setTimeout>} */ let timer;
-  const late = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`the storage has not answered for ${ms / 1_000} s`)), ms);
-  });
-  return Promise.race([work, /** @type {Promise<never>} */ (late)]).finally(() => clearTimeout(timer));
-}
-
-/** @param {unknown} err */
-function asError(err) {
-  return err instanceof Error ? err : new Error(String(err));
-}
-
-/**
- * Do what only a page can, and not each: workers have no such storage, and frames may be denied it.
+ * Do what may throw: callbacks, and what only a page can, and not each; workers have no such storage, and frames may
+ * be denied it.
  *
- * @template T
- * @param {() => T} work
- * @returns {T | undefined}
+ * @param {() => any} work
+ * @returns {any}
  */
-function inPage(work) {
+export function attempt(work) {
   try {
     return work();
-  } catch {
-    return undefined;
-  }
+  } catch {}
 }
 
 // ---- ids
 
 /** Return a new KSUID: 4 bytes of time, which sort it roughly, and 16 random ones, in base 62. */
 export function ksuid() {
-  const seconds = Math.max(0, Math.floor(Date.now() / 1_000) - 1_400_000_000) % 2 ** 32;
-  let number = BigInt(`0x${seconds.toString(16)}${randomHex()}`);
+  let time = (Math.abs(Date.now() / 1_000 - 1_400_000_000) % 2 ** 32) * 2 ** 128;
   let digits = "";
-  for (let place = 0; place < 27; place++) {
-    const digit = Number(number % 62n);
+  for (const byte of crypto.getRandomValues(new Uint8Array(27))) {
+    const digit = Math.floor(digits.length < 21 ? byte : time) % 62; // the last ones are those that random ones do not fill
     digits = String.fromCharCode(digit + (digit < 10 ? 48 : digit < 36 ? 55 : 61)) + digits; // 0-9, A-Z, a-z
-    number /= 62n;
+    time /= 62;
   }
   return digits;
-}
-
-/** Return 16 random bytes in hex. */
-export function randomHex() {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 /**
  * Return whether an event has an id of its own: one of white space is none to the gateway.
  *
  * @param {Record<string, any>} event
+ * @returns {boolean}
  */
 export function hasId({ messageId }) {
-  return messageId != null && !(typeof messageId === "string" && /^[\s\u200b-\u200d\u2060]*$/.test(messageId));
+  return (messageId?.replace?.(/[\s\u200b-\u200d\u2060]+/g, "") ?? messageId ?? "") !== "";
 }

@@ -7,6 +7,7 @@ package in src: change that. README.md says what an application must know.
 
 import asyncio
 import base64
+import glob
 import gzip
 import hashlib
 import json
@@ -456,6 +457,9 @@ PAGE_BYTES = 4096
 FREE_PAGES_MAX = 256
 FREE_PAGES_MIN = 16
 
+SET_ASIDE = ".corrupt-"
+"""Between the name of a damaged file and the time at which it was renamed."""
+
 NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE})
 DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR_SHORT_READ})
 PRIMARY_CODE = 0xFF
@@ -639,7 +643,10 @@ class QueueFile:
             self._take_ballast()
 
     def erase(self) -> None:
-        """Leave nothing of deleted rows in the file."""
+        """Leave nothing of deleted rows in the file, and none of those that were set aside."""
+        if self.path is not None:
+            for aside in self.path.parent.glob(f"{glob.escape(self.path.name)}{SET_ASIDE}*"):
+                aside.unlink(missing_ok=True)
         self.db.execute("VACUUM")
         self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
@@ -730,8 +737,9 @@ def _make(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
-        with suppress(OSError):
-            path.chmod(0o600)
+        if path.is_file():
+            with suppress(OSError):
+                path.chmod(0o600)
 
 
 def _upgrade(db: sqlite3.Connection) -> None:
@@ -1123,6 +1131,11 @@ class Durable:
         row = self.file.db.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
         return str(row[0]) if row else ""
 
+    @property
+    def is_opted_out(self) -> bool:
+        """Whether nobody wants events to be kept."""
+        return bool(self.setting("opted_out"))
+
     @alone
     def keep(self, values: Mapping[str, str]) -> None:
         """Keep values in the file."""
@@ -1167,7 +1180,7 @@ class Durable:
 
     def _rest_of(self, path: Path, err: sqlite3.Error) -> Contents:
         """Set a damaged file aside, and return what can be read of it. Raises OSError."""
-        aside = set_aside(path, f".corrupt-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
+        aside = set_aside(path, f"{SET_ASIDE}{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
         try:
             contents = salvage(aside)
         except (OSError, sqlite3.Error):  # no room for a copy: a person has the file
@@ -1295,7 +1308,7 @@ class EventQueue(Durable):
     @alone
     def add(self, events: Sequence[Queued]) -> list[Place]:
         """
-        Give events their places.
+        Give events their places, or drop them after an opt-out.
 
         Raises:
             QueueFullError: none of them was added.
@@ -1304,6 +1317,8 @@ class EventQueue(Durable):
         if self.is_ending:
             raise ClosedError("the client is closed")
         self.replace_if_vanished()
+        if self.is_opted_out:  # while the caller made the events
+            return []
         self._make_room(len(events))
         self.file.check_room(sum(len(event.content) for event in events))
         try:
@@ -1405,6 +1420,7 @@ class EventQueue(Durable):
     @alone
     def retry_dead_letters(self) -> int:
         """Queue all dead letters that can be read again; return how many these are."""
+        self.replace_if_vanished()  # not while they are neither in one file nor in the other
         letters = [letter for letter in self.dead_letters() if letter.code != EVENT_DAMAGED]
         events = [Queued.again(letter.event).moved_from(letter.place) for letter in letters]
         if events:
@@ -1414,19 +1430,18 @@ class EventQueue(Durable):
         return len(events)
 
     @alone
-    def delete_all(self) -> None:
-        """Delete events, dead letters and identities, also those that are being sent."""
-        self.with_ballast(self._delete_all)
-        self._current = None
+    def opt_out(self) -> None:
+        """Delete events, dead letters and identities, also those that are being sent, and take no others."""
+        self.with_ballast(self._opt_out)
+        self.client_id, self._current = self.setting("client"), None
         self._count()
-        self.file.erase()
+        self.with_ballast(self.file.erase)
 
-    def _delete_all(self) -> None:
+    def _opt_out(self) -> None:
         with self.file.transaction() as db:
             for table in ("events", "sessions", "dead_letters"):
                 db.execute(f"DELETE FROM {table}")
-            self.client_id = secrets.token_hex(16)
-            self.keep({"client": self.client_id, "user": "", "anonymous": ""})
+            self.keep({"client": ksuid(), "user": "", "anonymous": "", "opted_out": "1"})
 
     # ---- sources
 
@@ -1745,6 +1760,7 @@ class Sender:
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             self._socket = info["return_value"].get_extra_info("socket")
             if self._is_aborted:
+                info["return_value"].close()
                 raise DeliveryError("no connection in time")
 
 
@@ -1839,7 +1855,7 @@ class Delivery:
         """Try at once, and return whether nothing waits within the time."""
         if threading.current_thread() is self._thread:
             return not self._queue.size
-        end = time.monotonic() + timeout_s
+        end = time.monotonic() + min(timeout_s, threading.TIMEOUT_MAX)
         with self._changed:
             self._waiting_in_flush += 1
             self._is_hurried = True
@@ -2170,8 +2186,9 @@ class Client(Vocabulary[Place | None]):
         Args:
             url: of the gateway, without a path.
             write_key: names the source.
-            path: of the queue, on a local disk: a file for one process, or a folder that is there, in
-                which each process has a file and delivers what those that ended have left.
+            path: of the queue, on a local disk: a file for one process, or a folder, in which each process
+                has a file and delivers what those that ended have left. A path that ends in `/` is a
+                folder, which is made if it is not there.
             on_rejected: called from the client's thread for each new dead letter.
             on_problem: called from there with an error and the time since when it lasts: after the first
                 try to deliver that fails and then once an hour, and for each problem of the file.
@@ -2186,7 +2203,7 @@ class Client(Vocabulary[Place | None]):
         """
         self._sender = Sender(url, write_key, transport)
         place = Path(path).absolute()  # a daemon leaves its folder
-        folder = Folder(place) if place.is_dir() else None
+        folder = Folder(place) if _is_folder(path, place) else None
 
         def open_file(path: Path) -> EventQueue:
             return EventQueue(path, queue_events_max, when_full, target=f"{url} {write_key}")
@@ -2231,7 +2248,7 @@ class Client(Vocabulary[Place | None]):
         self._check_process()
         if self._queue.is_closed or self._queue.is_ending:
             raise ClosedError("the client is closed")
-        if self._queue.setting("opted_out"):
+        if self._queue.is_opted_out:
             return []
         if self._before_send is not None:
             hook = self._before_send
@@ -2245,7 +2262,7 @@ class Client(Vocabulary[Place | None]):
         kept = self._queue.setting("user")
         if kind == "alias" and "previousId" not in event:
             event["previousId"] = kept or self.anonymous_id
-        if kind in ("identify", "alias") and user_id and not self._queue.setting("opted_out"):
+        if kind in ("identify", "alias") and user_id and not self._queue.is_opted_out:
             self._queue.keep({"user": str(user_id).encode(errors="replace").decode()})
         elif not user_id and kept and "anonymousId" not in event:
             event["userId"] = kept
@@ -2271,9 +2288,10 @@ class Client(Vocabulary[Place | None]):
 
     def opt_out(self) -> None:
         """Delete all that is queued and kept, and drop what is queued later, also by later processes."""
-        self._queue.keep({"opted_out": "1"})
-        self._queue.delete_all()
-        self._delivery.wake()
+        try:
+            self._queue.opt_out()
+        finally:
+            self._delivery.wake()
 
     def opt_in(self) -> None:
         """Take events again."""
@@ -2329,6 +2347,15 @@ class Client(Vocabulary[Place | None]):
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise RuntimeError("a client does not survive a fork: make it in the process that uses it")
+
+
+def _is_folder(path: str | os.PathLike[str], place: Path) -> bool:
+    """Whether a path is a folder's, which is made if its name says so."""
+    is_named_so = os.fspath(path).endswith(os.sep)
+    if is_named_so:
+        with suppress(OSError):  # then its files cannot be opened either, which is told
+            place.mkdir(mode=0o700, exist_ok=True)
+    return is_named_so or place.is_dir()
 
 
 # ---- aio: The client for asyncio: no call blocks the event loop.

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, get_args, get_orig
 
 import orjson
 
+from dedupe.cluster.input_places import Place, Reader, share_out
+
 VERSION = 2
 """The version of encoded members and assignments. Fields of later versions are ignored."""
 
@@ -52,6 +54,9 @@ class Member(NamedTuple):
     why_unreached: tuple[str, ...] = ()  # of each of `unreached`, as far as it is known
     is_new: bool = False  # it has joined lately, maybe as one of several that are restarted in turn
     is_late: bool = False  # it leaves, and does not wait for the next owners of its lanes any longer
+    inputs: Mapping[str, int] = {}  # those that it can read, with the number of their partitions
+    inputs_read: tuple[Place, ...] = ()
+    inputs_stopped: tuple[str, ...] = ()  # those that no worker is to read
 
     @property
     def is_waiting(self) -> bool:
@@ -59,8 +64,8 @@ class Member(NamedTuple):
         return self.is_leaving and not self.is_late and self.version >= LATE_VERSION
 
     def encoded(self) -> bytes:
-        """Encode it as one JSON object."""
-        return orjson.dumps(self._asdict())
+        """Encode it as one JSON object; inputs only if there are any."""
+        return _encoded(self)
 
     @classmethod
     def decode(cls, text: bytes) -> Self:
@@ -82,10 +87,11 @@ class Assignment(NamedTuple):
     version: int = VERSION
     broken: tuple[str, ...] = ()  # "a -> b: why" of members of which a does not reach b
     next_owners: tuple[WorkerId, ...] = ()  # by lane: who follows it too, to own it then; empty if nobody
+    inputs: Mapping[Place, WorkerId] = {}  # who reads a partition of an input; nobody those that are missing
 
     def encoded(self) -> bytes:
-        """Encode it as one JSON object."""
-        return orjson.dumps(self._asdict())
+        """Encode it as one JSON object; inputs only if there are any."""
+        return _encoded(self)
 
     @classmethod
     def decode(cls, text: bytes) -> Self:
@@ -138,6 +144,10 @@ def assign(members: Sequence[Member], lanes: int, *, standbys: bool = True) -> A
         is_settled=owners == wanted,
         broken=_broken(by_name),
         next_owners=tuple(next_owners) if any(next_owners) else (),
+        inputs=share_out(
+            {name: Reader(member.inputs, member.inputs_read) for name, member in staying.items()},
+            {name for member in by_name.values() for name in member.inputs_stopped},
+        ),
     )
 
 
@@ -284,6 +294,11 @@ def _fittest_follower(
     )
 
 
+def _encoded(told: Member | Assignment) -> bytes:
+    fields = told._asdict().items()
+    return orjson.dumps({name: value for name, value in fields if value or not name.startswith("inputs")})
+
+
 def _decoded(kind: type[Decoded], text: bytes) -> Decoded:
     """Decode the fields that this version knows."""
     fields = orjson.loads(text)
@@ -308,5 +323,7 @@ def _fits(value: object, hint: Any) -> bool:
     if isinstance(value, tuple):
         return get_origin(hint) is tuple and all(type(each) is get_args(hint)[0] for each in value)
     if isinstance(value, dict):  # its keys are strings, as in any JSON
-        return get_origin(hint) is dict and all(type(each) is get_args(hint)[1] for each in value.values())
+        return get_origin(hint) in (dict, Mapping) and all(
+            type(each) is get_args(hint)[1] for each in value.values()
+        )
     return type(value) is hint

@@ -1,6 +1,6 @@
 """Claims: which lanes a standby takes over without an assignment, since their owner does not serve them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import structlog
 
@@ -11,8 +11,17 @@ from dedupe.partition.lane import Lane
 
 FAILING_S = 15.0
 """How long an owner reports a lane as failing before its standby, whose own reads succeed, claims it."""
+INDEX_S = 1.5
+"""How long an owner lacks an index before it says so, and its standby claims the lane: less moves none."""
 
 logger = structlog.get_logger(__name__)
+
+
+def without_index(lanes: Sequence[Lane], numbers: Iterable[int], clock: Clock) -> frozenset[int]:
+    """Return those of the numbers whose lanes have had no whole index for INDEX_S."""
+    since = clock.monotonic() - INDEX_S
+    lacking = {number: lanes[number].without_index_since for number in numbers}
+    return frozenset(number for number, at in lacking.items() if at is not None and at <= since)
 
 
 class Claims:
@@ -37,7 +46,7 @@ class Claims:
         self._failing_since: dict[int, float] = {}  # lanes that fail at their owner, followed closely here
 
     def due(self, assignment: Assignment) -> Iterator[int]:
-        """Yield followed lanes whose owner is down, has given them up, or has failed for FAILING_S."""
+        """Yield followed lanes whose owner is down, gave them up, lacks their index, or has long failed."""
         now, directory = self._clock.monotonic(), self._directory
         failing = frozenset[int]().union(*(status.failing for status in directory.alive().values()))
         self._failing_since = {
@@ -49,7 +58,9 @@ class Claims:
             is_down = owner in directory.down
             status = directory.last_status(owner)
             is_given_up = status is not None and number in status.given_up
-            is_lost = is_down or is_given_up or now - self._failing_since.get(number, now) >= FAILING_S
+            has_failed = now - self._failing_since.get(number, now) >= FAILING_S
+            lacks_index = status is not None and number in status.without_index
+            is_lost = is_down or is_given_up or has_failed or lacks_index
             if not is_lost or not self._is_standby(number):
                 continue
             if status is None or status.generation < self.owner_since[number]:

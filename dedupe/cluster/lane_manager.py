@@ -6,30 +6,26 @@ loses none, since the log's fencing decides which worker owns a lane. There are 
 
 - A lane starts here after its previous owner has released it or is down.
 - A lane that was fenced stays down until the next assignment.
-- A standby claims its lane when the owner is down, has given the lane up (AppendWatch), or fails (Claims).
-
-Lane.run -> **LaneManager.replicate** -> PeerLink.notify ~> PeerRequestHandler -> Follower.receive
+- A standby claims its lane when the owner is down, has given the lane up (HandOvers), or fails (Claims).
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import structlog
 
 from dedupe.cancellation import is_own_cancellation
-from dedupe.cluster.append_watch import AppendWatch
 from dedupe.cluster.assignment import NOBODY, Assignment, Member, WorkerId
-from dedupe.cluster.claims import Claims
-from dedupe.cluster.codec import COMMITTED, encode_committed
+from dedupe.cluster.claims import Claims, without_index
+from dedupe.cluster.hand_overs import HandOvers
 from dedupe.cluster.links import PeerLink, Peers, Status
 from dedupe.cluster.membership import Membership
 from dedupe.cluster.peer_directory import PeerDirectory
+from dedupe.cluster.replication import Replication
 from dedupe.cluster.role import Role
-from dedupe.cluster.slow_watch import SlowWatch
 from dedupe.cluster.standing import Standing
-from dedupe.decide.committed import Committed
 from dedupe.model.clock import Clock, Deadline
 from dedupe.model.errors import GatewayError, IdentityMismatchError, RetriableError
 from dedupe.partition.lane import Lane
@@ -59,6 +55,8 @@ class LaneManager:
         membership: Membership,
         peers: Peers,
         clock: Clock,
+        *,
+        has_disk_room: Callable[[], bool],
     ) -> None:
         """Manage no lane until `run`; `lanes` are all lanes of the log, those of quarantine last."""
         self.generation = -1
@@ -75,10 +73,15 @@ class LaneManager:
         self.directory = PeerDirectory(len(lanes), peers, clock)
         self.standing = Standing(lanes, self.directory, clock)
         self._running: set[int] = set()  # lanes owned here and not released
-        moved_at: dict[int, float] = {}
-        watched = lanes, self._running, self.directory, clock, moved_at, self._on_given_up
-        self.appends = AppendWatch(*watched)
-        self.slow = SlowWatch(*watched, standby_of=lambda number: self.assignment.followers[number])
+        self.hand_overs = HandOvers(
+            lanes,
+            self._running,
+            self.directory,
+            clock,
+            self._on_handed_over,
+            standby_of=lambda number: self.assignment.followers[number],
+            has_disk_room=has_disk_room,
+        )
         self._claimed: set[int] = set()  # lanes owned here without an assignment
         self._claims = Claims(lanes, self.directory, clock, self._is_standby)
         self._elsewhere: set[int] = set()  # lanes that other workers own, or owned last
@@ -89,8 +92,9 @@ class LaneManager:
         self._unreachable: tuple[WorkerId, ...] = ()  # as last reported to the group
         self._told_given_up: tuple[int, ...] = ()  # as last reported to the group
         self._was_new = True  # as last reported to the group
+        replication = Replication(self.directory, lambda: self.assignment)
         for number, lane in enumerate(lanes):
-            lane.replicate_to(partial(self.replicate, number))
+            lane.replicate_to(partial(replication.send, number))
 
     # ---- membership
 
@@ -107,7 +111,7 @@ class LaneManager:
             if lane.state is LaneState.FOLLOWING and lane.follower.is_caught_up
         ]
         self._unreachable = self.directory.unreachable()
-        self._told_given_up = tuple(sorted(self.appends.given_up | self.slow.handed_over))
+        self._told_given_up = tuple(sorted(self.hand_overs.unwanted))
         self._was_new = self._is_new()
         return self._member._replace(
             serving=tuple(sorted(self._running)),
@@ -138,8 +142,7 @@ class LaneManager:
         self.generation, self.assignment = generation, assignment
         self._claimed.clear()
         kept = [number for number in self._told_given_up if assignment.owners[number] == self.worker]
-        self.appends.take_back(kept)
-        self.slow.take_back(kept)
+        self.hand_overs.take_back(kept)
         is_member = self.worker in assignment.addresses
         if not is_member:  # connections are by name: both would end each other's
             logger.error("another worker has the same GATEWAY_WORKER_ID: this one serves nothing")
@@ -164,8 +167,7 @@ class LaneManager:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._membership.run(self.describe, self.on_assignment))
             tasks.create_task(self._watch_peers())
-            tasks.create_task(self.appends.run())
-            tasks.create_task(self.slow.run())
+            tasks.create_task(self.hand_overs.run())
             for number in range(len(self.lanes)):
                 tasks.create_task(self._manage(number))
 
@@ -216,7 +218,7 @@ class LaneManager:
 
     def role_of(self, number: int) -> Role:
         """Return this worker's role for a lane now."""
-        if self._is_stopping or number in self.appends.given_up:
+        if self._is_stopping or number in self.hand_overs.given_up:
             return Role.NONE
         if number in self._claimed or self.assignment.owners[number] == self.worker:
             return Role.OWNER
@@ -224,24 +226,20 @@ class LaneManager:
 
     def status(self) -> Status:
         """Return this worker's status for the others."""
-        given_up = self.appends.given_up
+        given_up = self.hand_overs.given_up
         running = self._running - given_up
         active = {number for number in running if self.lanes[number].state is LaneState.ACTIVE}
         failing = {number for number in running if self.lanes[number].health.is_failing}
-        owned, slow = frozenset(self._running), self.slow
+        owned, slow = frozenset(self._running), self.hand_overs.slow
         told = frozenset(active), frozenset(failing), self.is_leaving, given_up, self.standing.unserved()
-        return Status(self.generation, owned, *told, slow.handed_over, slow.commit_ms)
-
-    def replicate(self, number: int, committed: Committed) -> None:
-        """Send a commit to the lane's followers, which read it from the log if this fails. Never raises."""
-        for follower in self.assignment.followers_of(number):
-            link = self.directory.link(follower)
-            if link is None:  # this worker itself after a claim, or one that is down
-                continue
-            try:
-                link.notify(COMMITTED, encode_committed(number, committed))
-            except Exception as err:
-                logger.error("commit not replicated to the follower", worker=follower, exc_info=err)
+        return Status(
+            self.generation,
+            owned,
+            *told,
+            slow.handed_over,
+            slow.commit_ms,
+            without_index(self.lanes, running, self._clock),
+        )
 
     # ---- running lanes
 
@@ -301,8 +299,8 @@ class LaneManager:
             while not running.done() and self.role_of(number) is Role.OWNER:
                 await self._wait_for(running, number)
             lane.drain()
-            is_slow = number in self.appends.given_up | self.slow.handed_over
-            if lane.state is LaneState.DRAINING and not is_slow:  # else a replay may take minutes
+            is_left = number in self.hand_overs.left
+            if lane.state is LaneState.DRAINING and not is_left:  # else a replay may take minutes
                 await asyncio.wait({running}, timeout=DRAIN_S)
         finally:
             running.cancel()
@@ -365,7 +363,10 @@ class LaneManager:
             states = [(lane.state, lane.follower.is_caught_up) for lane in self.lanes]
             unserved = self.standing.unserved()
             self.standing.update(unserved)
-            if (now := (states, list(self.directory.alive()), self._running.copy(), unserved)) != before:
+            lacking = without_index(self.lanes, self._running, self._clock)
+            if (
+                now := (states, list(self.directory.alive()), self._running.copy(), unserved, lacking)
+            ) != before:
                 before = now
                 self.directory.update_servers()
                 self._peers.announce()
@@ -391,7 +392,7 @@ class LaneManager:
     def _is_new(self) -> bool:
         return self._joined_at is None or self._clock.monotonic() - self._joined_at < NEW_S
 
-    def _on_given_up(self) -> None:
+    def _on_handed_over(self) -> None:
         self._membership.rejoin()
         self._peers.announce()
         self._wake_all()

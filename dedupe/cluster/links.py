@@ -28,13 +28,15 @@ class Status(NamedTuple):
     unserved: frozenset[int] | None = None  # neither served here nor in reach; None if it is not told
     handed_over: frozenset[int] = frozenset()  # served until the group assigns them to quicker workers
     commit_ms: Mapping[str, int] = {}  # the median of its commits, by leader
+    without_index: frozenset[int] = frozenset()  # owned, but their index fails or is rebuilt, not their log
 
     def encode(self) -> list[Any]:
         """Encode it as plain values; fields of later versions only if they say something."""
         lanes = map(sorted, (self.owned, self.active, self.failing))
         unserved = None if self.unserved is None else sorted(self.unserved)
-        later = [sorted(self.given_up), unserved, sorted(self.handed_over), sorted(self.commit_ms.items())]
-        says = self.given_up, unserved is not None, self.handed_over, self.commit_ms
+        times = sorted(self.commit_ms.items())
+        later = [sorted(self.given_up), unserved, sorted(self.handed_over), times, sorted(self.without_index)]
+        says = self.given_up, unserved is not None, self.handed_over, self.commit_ms, self.without_index
         count = max((place for place, is_told in enumerate(says, 1) if is_told), default=0)
         return [self.generation, *lanes, self.is_leaving, *later[:count]]
 
@@ -49,8 +51,8 @@ class Status(NamedTuple):
         if not all(isinstance(number, int) for numbers in ([generation], *lanes) for number in numbers):
             raise ValueError("not a status")
         owned, active, failing = map(frozenset, lanes)
-        later: list[Any] = [*fields[FIRST_FIELDS:], None, None, None, None]
-        given_up, unserved, handed_over, commit_ms, *_ = later
+        later: list[Any] = [*fields[FIRST_FIELDS:], None, None, None, None, None]
+        given_up, unserved, handed_over, commit_ms, without_index, *_ = later
         return cls(
             generation,
             owned,
@@ -61,6 +63,7 @@ class Status(NamedTuple):
             _numbers_of(unserved),
             _numbers_of(handed_over) or frozenset(),
             _times_of(commit_ms),
+            _numbers_of(without_index) or frozenset(),
         )
 
 

@@ -23,6 +23,10 @@ class Membership(Protocol):
     def silence_s(self) -> float:
         """Seconds after the coordinator's last answer; the group may have a new generation meanwhile."""
 
+    @property
+    def joining_s(self) -> float:
+        """Seconds since this worker asked for an assignment that it has not got; 0 while it has one."""
+
     async def run(self, describe: Describe, take: Take) -> None:
         """Be a member until cancelled, retrying every failure; cancellation does not `leave`."""
 

@@ -115,11 +115,13 @@ class PeerRequestHandler:
 
     async def _appends(self, body: Any) -> Any:
         number, leader, *_ = body
-        return await self._manager.appends.can_append(number, leader)
+        return await self._manager.hand_overs.appends.can_append(number, leader)
 
     async def _stands_by(self, body: Any) -> Any:
         numbers, probed, *_ = body
-        return await self._manager.slow.stands_by(numbers, probed)
+        if not self._has_disk_room():
+            return None
+        return await self._manager.hand_overs.slow.stands_by(numbers, probed)
 
     async def _find(self, body: Any) -> Any:
         number, key, *_ = body

@@ -22,8 +22,8 @@ import structlog
 
 from dedupe.cluster.append_watch import MOVE_AGAIN_S, PROVED_S
 from dedupe.cluster.assignment import WorkerId
-from dedupe.cluster.codec import STANDBY
 from dedupe.cluster.peer_directory import PeerDirectory
+from dedupe.cluster.standbys import STANDBY_S, ask_standbys, by_standby
 from dedupe.cluster.watching import keep_looking
 from dedupe.model.clock import Clock
 from dedupe.model.errors import GatewayError
@@ -40,8 +40,6 @@ LASTS_S = 30.0  # of slowness, before this worker looks into it
 WATCH_S = 1.0
 AGAIN_S = 5.0  # between two probes
 PROBE_S = 3.0  # for this worker's own probe
-STANDBY_S = 1.5  # for a standby's
-ANSWER_S = 2.0  # for its answer, which contains the probe
 
 logger = structlog.get_logger(__name__)
 
@@ -207,9 +205,12 @@ class SlowWatch:
         led = [number for number in lanes if self._lanes[number].log.leader == leader]
         if not led or self._have_moved(lanes):
             return
-        own, standby_s = await asyncio.gather(
-            _time_of(self._lanes[led[0]].log.probe(), PROBE_S), self._ask_standbys(lanes, led[0])
+        followed = by_standby(lanes, self._standby_of)
+        own, whole = await asyncio.gather(
+            _time_of(self._lanes[led[0]].log.probe(), PROBE_S),
+            ask_standbys(self._directory, followed, led[0]),
         )
+        standby_s = max(whole.values()) if whole.keys() == followed.keys() else None
         self._note_moves()  # meanwhile
         is_other = lanes != sorted(self._running) or self._have_moved(lanes)
         if is_other or standby_s is None or own.seconds < max(SLOW_S, TIMES * standby_s):
@@ -225,22 +226,6 @@ class SlowWatch:
         self._moved_at.update(dict.fromkeys(lanes, self._clock.monotonic()))
         self._probed, self._quick_since = led[0], None
         self._on_change()
-
-    async def _ask_standbys(self, lanes: Sequence[int], probed: int) -> float | None:
-        """Return the longest that a standby waits for the leader; None if one of them is not healthy."""
-        followed: defaultdict[WorkerId, list[int]] = defaultdict(list)
-        for number in lanes:
-            followed[self._standby_of(number)].append(number)
-        healthy = {name for name, status in self._directory.alive().items() if not status.is_leaving}
-        if not followed.keys() <= healthy:
-            return None
-        asked = [
-            self._directory.request(name, STANDBY, [numbers, probed], ANSWER_S)
-            for name, numbers in followed.items()
-        ]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        seconds = [answer for answer in answers if isinstance(answer, float)]
-        return max(seconds) if len(seconds) == len(answers) else None
 
     async def _prove(self) -> None:
         """Probe for all lanes that were handed over; have lanes again after PROVED_S of quick answers."""

@@ -6,6 +6,7 @@ The same calls in the same order give the same verdicts, so a replay of the log 
 Lane.submit -> **admit** -> PartitionLog.append -> DedupeIndex.apply
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, TypeAlias
@@ -43,13 +44,24 @@ class Admission(Enum):
     TOO_LARGE = "too large"
     REFUSED = "refused"
 
+    __hash__ = object.__hash__  # Enum's own is a function of Python
+
 
 NEW, REPEAT, DUPLICATE, STALE = Admission.NEW, Admission.REPEAT, Admission.DUPLICATE, Admission.STALE
+CONFLICT = Admission.CONFLICT
 _STRICT, _REPLAYED = Order.STRICT, Order.REPLAYED
 """For code that runs for every event: Python 3.11 calls a function to read a member of an Enum."""
 
 NO_ORIGINAL = 0
 """Instead of an offset, if the original's is unknown."""
+
+
+def counts_of(admissions: Sequence[Admission]) -> Mapping[Admission, int]:
+    """Return how often each verdict occurs, without those that do not."""
+    if admissions and (count := admissions.count(admissions[0])) == len(admissions):
+        return {admissions[0]: count}  # most batches; comparing different members is slow
+    return Counter(admissions)
+
 
 Decision: TypeAlias = tuple[Admission, int]
 """The decision on one event, as in Verdicts."""
@@ -183,6 +195,10 @@ def admit(
     assert len(events) == len(known)
     if sessions is None and not any(known) and len({event.key for event in events}) == len(events):
         return Verdicts([NEW] * len(events), [~place for place in range(len(events))])  # most batches
+    if sessions is None and all(known):
+        offsets, fingerprints = zip(*known, strict=True)  # those of retries
+        if min(offsets) >= window_start and fingerprints == tuple([event.fingerprint for event in events]):
+            return Verdicts([DUPLICATE] * len(events), list(offsets))
     new: dict[EventKey, tuple[int, Fingerprint]] = {}
     admissions: list[Admission] = []
     originals: list[int] = []

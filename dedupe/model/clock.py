@@ -79,4 +79,4 @@ class Deadline:
     @property
     def is_over(self) -> bool:
         """Whether the time limit is over."""
-        return self.remaining_s == 0
+        return self._clock.monotonic() >= self._at

@@ -156,6 +156,11 @@ class IndexDisprovedError(IndexCorruptError):
 
     code = "index_disproved"
 
+    def __init__(self, message: str, *, lineage: bytes = b"") -> None:
+        super().__init__(message)
+        self.lineage = lineage
+        """That of the index, see DedupeIndex; empty if it is not known."""
+
 
 class LogCorruptError(GatewayError):
     """A record does not have record format v1. Final until an operator acts."""

@@ -9,6 +9,7 @@ Record format v1: the contract with every reader of the clean topic. Pure and fr
                 gs      (with flag 1: what was stored of the session before, below)
                 reason  (text, quarantine only)
                 dialect (text, with flag 64: "cloudevents")
+                origin, origin-time, and others (of a record that was read from a topic, below)
 
     gw bytes    field
     0           version = 1
@@ -28,6 +29,9 @@ Record format v1: the contract with every reader of the clean topic. Pure and fr
     0-7         the session's watermark u64: every sequence up to it was stored, or acknowledged
     8-          which of the 512 sequences above it were stored: an integer without leading zeros,
                 whose bit i is watermark + 1 + i
+
+Of an event from a topic, `origin` is `<input>:<topic>/<partition>/<offset>`, `origin-time` its timestamp, in
+ms, and other headers are those that the input is told to keep; none of them is part of its identity.
 
 The value of a CloudEvent is the event in CloudEvents' JSON format, without messageId, sentAt and receivedAt;
 its Kafka key is dedupe.model.cloudevent.cloudevent_id of its source and id.
@@ -64,8 +68,22 @@ HEADER_GATEWAY = "gw"
 HEADER_PROGRESS = "gs"
 HEADER_REASON = "reason"
 HEADER_DIALECT = "dialect"
+HEADER_ORIGIN = "origin"
+HEADER_ORIGIN_TIME = "origin-time"
 CLOUDEVENT_HEADERS = ((HEADER_DIALECT, b"cloudevents"),)
 """The headers that flag 64 adds, for readers that do not decode `gw`."""
+FORMAT_HEADERS = frozenset(
+    {
+        HEADER_SOURCE,
+        HEADER_GATEWAY,
+        HEADER_PROGRESS,
+        HEADER_REASON,
+        HEADER_DIALECT,
+        HEADER_ORIGIN,
+        HEADER_ORIGIN_TIME,
+    }
+)
+"""Names that mean something in a record; no header that an input keeps has one of them."""
 HEADER_FENCE_TEST = "gateway-fence-test"  # of a record that is no event; readers skip it
 
 _BASE = struct.Struct(">BB16s8sQ")
@@ -125,6 +143,8 @@ def build_record(
         headers.append((HEADER_REASON, reason.encode()))
     if flags & FLAG_CLOUDEVENT:
         headers += CLOUDEVENT_HEADERS
+    if type(event) is not Event:
+        headers += event.headers
     return NewRecord(timestamp_ms, id_bytes, value, headers)
 
 

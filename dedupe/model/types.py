@@ -66,9 +66,46 @@ class Event(NamedTuple):
     order: Order = Order.ANY  # of an event with a session
 
     @property
+    def headers(self) -> Headers:
+        """What its record has besides the headers of its format; see `with_headers`."""
+        return []
+
+    @property
     def size_bytes(self) -> int:
         """See `size_of`."""
-        return len(self.value) + 4 * len(self.message_id) + len(self.source) + RECORD_OVERHEAD_BYTES
+        return (
+            len(self.value)
+            + 4 * len(self.message_id)
+            + len(self.source)
+            + RECORD_OVERHEAD_BYTES
+            + (0 if type(self) is Event else _bytes_of(self.headers))
+        )
+
+
+class HeadedEvent(Event):
+    """An event with headers for its record: few have any, and a field of `Event` would cost all."""
+
+    _headers: Headers
+
+    @property
+    def headers(self) -> Headers:
+        return self._headers
+
+
+def with_headers(event: Event, headers: Headers) -> Event:
+    """Return an event with headers for its record, of names that no format has; `_replace` drops them."""
+    headed = HeadedEvent._make(event)
+    headed._headers = headers
+    return headed
+
+
+def have_headers(events: Iterable[Event]) -> bool:
+    """Whether any of these has headers."""
+    return HeadedEvent in set(map(type, events))
+
+
+def _bytes_of(headers: Headers) -> int:
+    return sum(len(name.encode()) + len(value) + HEADER_OVERHEAD_BYTES for name, value in headers)
 
 
 _source_of, _message_id_of, _value_of = map(attrgetter, ("source", "message_id", "value"))
@@ -78,7 +115,8 @@ def size_of(events: Sequence[Event]) -> int:
     """Return an upper bound of the size of events in a record batch, and in a lane's queue."""
     value_bytes, source_bytes = sum(map(len, map(_value_of, events))), sum(map(len, map(_source_of, events)))
     id_chars = sum(map(len, map(_message_id_of, events)))
-    return value_bytes + 4 * id_chars + source_bytes + RECORD_OVERHEAD_BYTES * len(events)
+    header_bytes = sum(_bytes_of(event.headers) for event in events) if have_headers(events) else 0
+    return value_bytes + 4 * id_chars + source_bytes + header_bytes + RECORD_OVERHEAD_BYTES * len(events)
 
 
 # Headers and varints of one record: gw and gs with a session are at most 231 bytes; header names, lengths and
@@ -86,6 +124,9 @@ def size_of(events: Sequence[Event]) -> int:
 # and 20 bytes for its dialect. With too small a value, a batch would not fit into the builder, and the lane
 # would fail.
 RECORD_OVERHEAD_BYTES = 332
+
+HEADER_OVERHEAD_BYTES = 8
+"""Two lengths as varints, and what the record's own grows by."""
 
 
 class NewRecord(NamedTuple):

@@ -12,7 +12,7 @@ from dedupe.model.clock import Clock
 from dedupe.model.errors import NotAppendedError, OutcomeUnknownError
 from dedupe.model.identity import Identity
 from dedupe.partition.queue import QueueLimits
-from dedupe.storage.index import IndexStore
+from dedupe.storage.index import IndexIdentity, IndexStore
 from dedupe.storage.log import Crashpoint
 from dedupe.storage.notes import Skips
 from dedupe.storage.pinning import SessionNotes
@@ -67,6 +67,16 @@ class LaneContext:
     times: LaneTimes = field(default_factory=LaneTimes)
     rng: random.Random = field(default_factory=random.Random)
     crashpoint: Crashpoint | None = None  # tests end the process in it
+
+    def index_of(self, partition: int) -> IndexIdentity:
+        """Return which index a partition has."""
+        return IndexIdentity(
+            log_id=self.log_id,
+            topic=self.topic,
+            partition=partition,
+            partitions=self.partitions,
+            key_check=self.identity.check_value,
+        )
 
     def note_failure(self, err: BaseException) -> None:
         """Tell of a failure that the settings of the log or a clock may have caused."""

@@ -50,6 +50,7 @@ class DuplicateProof:
         """`on_disproved` is called when `check` begins to raise."""
         self._log = partition_log
         self._context = context
+        self._identity = context.index_of(partition)
         self._metrics = metrics
         self._on_disproved = on_disproved
         self._check = RecordCheck(context.identity, partition, context.partitions)
@@ -94,6 +95,20 @@ class DuplicateProof:
         if self._index is not None and self._index.disproved is not None:
             raise IndexDisprovedError(self._index.disproved)
 
+    def disprove(self, why: str) -> None:
+        """Have `check` raise; its copies are not used either, whatever becomes of the lane."""
+        if self._index is None:
+            return
+        index, snapshots = self._index.index, self._context.store.snapshots
+        self._index.disproved = why
+        if snapshots is not None:
+            snapshots.doubt(self._identity, index.lineage)
+        try:
+            index.note_disproved()
+        except GatewayError as err:
+            self._logger.warning("it cannot be noted that the index is wrong", error=f"{err}")
+        self._on_disproved()
+
     def _wait(self, pause_s: float) -> None:
         now = asyncio.get_running_loop().time()
         self._due_at, self._overdue_at = now + pause_s, now + OVERDUE_S
@@ -113,13 +128,7 @@ class DuplicateProof:
             proofs.proved += 1
             return
         proofs.disproved += 1
-        assert self._index is not None
-        self._index.disproved = f"a duplicate's original is not at offset {sample.offset}: {why}"
-        try:
-            self._index.index.note_disproved()
-        except GatewayError as err:
-            self._logger.warning("it cannot be noted that the index is wrong", error=f"{err}")
-        self._on_disproved()
+        self.disprove(f"a duplicate's original is not at offset {sample.offset}: {why}")
 
     async def _why_disproved(self, sample: Sample) -> str | None:
         """

@@ -57,6 +57,9 @@ class LaneHealth:
         self.is_fenced = False  # by another gateway, in the last failure
         self.is_lost = False  # another gateway owns the partition
         self.failing_since: float | None = None  # as failing_since_ms, monotonic
+        self.index_failing_since: float | None = (
+            None  # monotonic; None unless the last failure was its index's
+        )
         self._unanswered_at: deque[float] = deque(maxlen=UNANSWERED_KEPT)
 
     def unanswered_appends(self) -> int:
@@ -72,7 +75,7 @@ class LaneHealth:
     def note_active(self) -> None:
         """Note that the lane serves again."""
         self._active_at = self._clock.monotonic()
-        self.last_error = self.failing_since_ms = self.failing_since = None
+        self.last_error = self.failing_since_ms = self.failing_since = self.index_failing_since = None
         self.is_fenced = False
 
     def note_assigned(self) -> None:
@@ -92,6 +95,10 @@ class LaneHealth:
         if self.failing_since_ms is None:
             self.failing_since_ms = self._clock.now_ms()
             self.failing_since = self._clock.monotonic()
+        if not isinstance(err, IndexUnavailableError | IndexCorruptError):
+            self.index_failing_since = None
+        elif self.index_failing_since is None:
+            self.index_failing_since = self._clock.monotonic()
         if isinstance(err, OutcomeUnknownError) and err.is_unanswered:
             self._unanswered_at.append(self._clock.monotonic())
 

@@ -18,7 +18,7 @@ from dedupe.partition.context import LaneContext
 from dedupe.partition.metrics import LaneMetrics
 from dedupe.partition.partition_index import PartitionIndex, window_of
 from dedupe.partition.record_reader import RecordReader
-from dedupe.storage.index import DedupeIndex, IndexIdentity, IndexState, Opening
+from dedupe.storage.index import DedupeIndex, IndexState, Opening
 from dedupe.storage.log import PartitionLog
 from dedupe.storage.snapshots.manifest import Manifest, SnapshotError
 from dedupe.storage.snapshots.store import SnapshotStore
@@ -69,18 +69,14 @@ class IndexRecovery:
         self._context = context
         self._metrics = metrics
         self._reader = RecordReader(partition, partition_log, context, metrics)
-        self.identity = IndexIdentity(
-            log_id=context.log_id,
-            topic=context.topic,
-            partition=partition,
-            partitions=context.partitions,
-            key_check=context.identity.check_value,
-        )
+        self.identity = context.index_of(partition)
         self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
         self._is_discarded = False  # counted as a rebuild already
         self._is_disproved = False  # its files and its snapshots are to be deleted
         self._log_alone = False  # no snapshot is asked for
         self._lost_ms = 0  # timestamp of the newest record that the log has lost
+        self.rebuilding_since: float | None = None
+        """Since when the index is rebuilt from the log, or from a snapshot, by the monotonic clock."""
         self._replaying: tuple[Offset, Offset, float] | None = None  # start, end, and when it began
 
     @property
@@ -146,6 +142,7 @@ class IndexRecovery:
             self._replaying = None
         index.finish_replay(end)
         self._log_alone = False
+        self.rebuilding_since = None
         self._metrics.restore_lag = 0
         self._metrics.sequence_gaps += gaps
         self._report_replay(index, replayed, gaps)
@@ -156,6 +153,7 @@ class IndexRecovery:
         self.close()
         self._metrics.rebuilds += 1
         self._is_discarded = True
+        self._note_rebuild()
         self._context.store.discard(self.identity)
 
     def drop_after(self, err: BaseException) -> None:
@@ -187,9 +185,11 @@ class IndexRecovery:
         async with self._context.open_turn:
             try:
                 index = store.open(self.identity)
-            except IndexDisprovedError:
+            except IndexDisprovedError as err:
                 if self._log_alone:
                     raise  # it was not deleted
+                if store.snapshots is not None:
+                    store.snapshots.doubt(self.identity, err.lineage)
                 self._is_disproved = True
             except IndexCorruptError as err:
                 self._logger.error("index is unusable, rebuilding it from the log", reason=str(err))
@@ -241,6 +241,7 @@ class IndexRecovery:
         has_records = await self._reader.first(index.log_start, end) is not None
         if is_empty and has_records and not self._is_discarded:
             self._metrics.begun_empty += 1
+            self._note_rebuild()
         self._is_discarded = False
         if await self._restore(index.log_start, end):
             assert self.opened is not None
@@ -250,6 +251,10 @@ class IndexRecovery:
             await self._context.session_notes.begin_log(self.partition)
         index.begin_at(*await self._reader.rebuild_start(index.log_start, end))
         return index
+
+    def _note_rebuild(self) -> None:
+        if self.rebuilding_since is None:
+            self.rebuilding_since = self._context.clock.monotonic()
 
     async def _restore(self, log_start: Offset, end: Offset) -> bool:
         """Whether the index, which is empty, begins with a snapshot; if not, it may be closed."""
@@ -291,6 +296,8 @@ class IndexRecovery:
             index = await self._open(log_start)
             if index.index.state != manifest.state:
                 raise SnapshotError("damaged", "its state is not what its manifest says")
+            if await snapshots.is_doubted(self.identity, index.index.lineage):
+                raise SnapshotError("disproved", "it is a copy of an index that the log has disproved")
             if (reason := await self._reason_to_rebuild(index, end)) is not None:
                 raise SnapshotError("disproved", reason)
         except (SnapshotError, IndexCorruptError) as err:

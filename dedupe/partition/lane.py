@@ -64,6 +64,8 @@ class Lane:
         self.restore_end_offset: Offset = 0
         self.has_served = False
         self.is_running = False
+        self.between_batches = asyncio.Lock()
+        """While it is held, no batch is committed."""
         self.health = LaneHealth(context.clock, context.times, context.rng)
         self.follower = Follower(partition_log, context, self.recovery)
         self._log = partition_log
@@ -149,6 +151,12 @@ class Lane:
     def appending_since(self) -> float | None:
         """Since when an append of this lane waits for the log, by the monotonic clock; None if none does."""
         return self._committer.appending_since
+
+    @property
+    def without_index_since(self) -> float | None:
+        """Since when its index fails or is rebuilt, by the monotonic clock; None while it is whole."""
+        rebuilding, failing = self.recovery.rebuilding_since, self.health.index_failing_since
+        return failing if rebuilding is None else rebuilding
 
     @property
     def should_run(self) -> bool:
@@ -241,6 +249,10 @@ class Lane:
             raise self._not_active()
         return Verifier(self.partition, partition_log, self._context, index)
 
+    def disprove(self, why: str) -> None:
+        """Have the index rebuilt from the log, if the lane serves with it."""
+        self._maintenance.proof.disprove(why)
+
     @property
     def open_index(self) -> PartitionIndex | None:
         """The index, None in a state in which it may be closed."""
@@ -263,7 +275,8 @@ class Lane:
         self._maintenance.begin(index)
         while (batch := await self._take()) is not None:
             try:
-                committed = await self._committer.commit(batch, index)
+                async with self.between_batches:
+                    committed = await self._committer.commit(batch, index)
             except BaseException as err:  # a cancellation, too: only this frame has the batch
                 self._refusals.refuse_batch(batch, err)
                 raise
@@ -273,7 +286,8 @@ class Lane:
                 self._maintenance.note_answer()
             # A batch of duplicates has waited for nothing: a queue of them would block the event loop.
             pause_s = 0.0 if committed is None else self._log.pause_after_append_s
-            await asyncio.sleep(min(pause_s, PAUSE_S_MAX))
+            if pause_s or self.queue.events:
+                await asyncio.sleep(min(pause_s, PAUSE_S_MAX))
             if pause_s > PAUSE_S_MAX:
                 await self._wait_for_log()
 
@@ -289,10 +303,10 @@ class Lane:
         while True:
             if self._maintenance.is_due and not self._is_draining:
                 self._maintenance.run()
-            self._refusals.refuse_expired()
-            batch = self.queue.take_batch()
-            if batch.events:
-                return batch
+            if self.queue.events:
+                self._refusals.refuse_expired()
+                if (batch := self.queue.take_batch()).events:
+                    return batch
             if self._is_draining:
                 return None
             self._wake.clear()

@@ -214,11 +214,13 @@ class LaneQueue:
         bytes_left = self._batch_bytes_max - batch.size_bytes
         count, size_bytes = len(submission.events), submission.size_bytes
         cost = size_bytes + count * EVENT_COST_BYTES
-        if not queued.taken and count <= events_left and size_bytes <= bytes_left and cost <= own.credit:
+        is_alone = len(self._sources) == 1  # its rounds would follow one another
+        has_turn = is_alone or cost <= own.credit
+        if not queued.taken and count <= events_left and size_bytes <= bytes_left and has_turn:
             batch.events += submission.events
             batch.size_bytes += size_bytes
             batch.add(queued, count)
-            own.credit -= cost
+            own.credit -= 0 if is_alone else cost
             return False
         is_full, credit = False, own.credit
         for event in islice(submission.events, queued.taken, None):

@@ -50,6 +50,7 @@ class Snapshotter:
         self._clock, self._rng = clock, rng
         self._interval_s = interval_s
         self._tried_at: dict[Lane, float] = {}
+        self._asked_at: dict[Lane, float] = {}  # when to ask next what is disproved
         self._making = asyncio.Lock()
         self._began_ms = self._drilled_ms = clock.now_ms()
         self._drill_looked_at: float | None = None
@@ -61,6 +62,7 @@ class Snapshotter:
         while True:
             await asyncio.sleep(self._interval_s / LOOKS)
             await self._look_for_drills()
+            await self._look_for_doubts()
             due = [lane for lane in self.lanes if self._is_due(lane)]
             self._rng.shuffle(due)
             for lane in due:
@@ -81,7 +83,9 @@ class Snapshotter:
         async with self._making:
             self._tried_at[lane] = self._clock.monotonic()
             try:
-                made = await self._snapshots.make(lane.recovery.identity, index.index, index.known_from)
+                made = await self._snapshots.make(
+                    lane.recovery.identity, index.index, index.known_from, lane.between_batches
+                )
             except SnapshotError as err:
                 metrics.snapshots_failed[err.reason] = metrics.snapshots_failed.get(err.reason, 0) + 1
                 raise
@@ -103,6 +107,25 @@ class Snapshotter:
         with suppress(SnapshotError):  # the next snapshot tells
             drilled_ms = await self._snapshots.last_drill_ms(self.lanes[0].recovery.identity)
             self._drilled_ms = self._drilled_ms if drilled_ms is None else drilled_ms
+
+    async def _look_for_doubts(self) -> None:
+        """
+        Tell others what was disproved here, whoever has the lane now, and ask what they have disproved.
+
+        An index may be a copy of one that was disproved after it was copied.
+        """
+        try:
+            await self._snapshots.withdraw_doubted()
+            for lane in self.lanes:
+                now, index = self._clock.monotonic(), lane.open_index
+                if not lane.is_serving or index is None or now < self._asked_at.get(lane, 0.0):
+                    continue
+                self._asked_at[lane] = now + self._interval_s
+                is_doubted = await self._snapshots.is_doubted(lane.recovery.identity, index.index.lineage)
+                if is_doubted and lane.open_index is index:
+                    lane.disprove("it is a copy of an index that the log has disproved")
+        except SnapshotError as err:
+            structlog.get_logger(__name__).warning("it is not known what is disproved", error=str(err))
 
     def age_s(self, lane: Lane) -> float:
         """Return the age of a lane's newest snapshot, as far as this process knows; without one, its own."""

@@ -116,6 +116,14 @@ class DedupeIndex(SessionRows, Protocol):
     def note_proved(self) -> None:
         """Forget `unproved`, for later openings as well. Raises IndexUnavailableError."""
 
+    @property
+    def lineage(self) -> bytes:
+        """
+        What this index has in common with its copies and theirs: it was drawn when the first one was empty.
+
+        What the log disproves of one may be wrong in all. Empty in indexes of earlier versions.
+        """
+
     def note_disproved(self) -> None:
         """
         Have every later opening raise IndexDisprovedError, until the index is discarded or reset.

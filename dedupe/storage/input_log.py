@@ -18,6 +18,8 @@ class CommittedOffset(NamedTuple):
     """That of the next record to read."""
     topic_id: str
     """The topic that it is an offset of, 32 hex digits; "" if another program has committed it."""
+    seek: int = 0
+    """The number of the last seek of the partition that was done before."""
 
 
 class InputReader(Protocol):

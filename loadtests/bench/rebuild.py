@@ -13,7 +13,7 @@ import logging
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice, product
@@ -50,11 +50,11 @@ INDEX_MEMORY = 57 * 1024 * 1024
 """Of one lane: a ninth of GATEWAY_INDEX_MEMORY, as each of eight lanes and quarantine has."""
 
 
-def records_of(count: int) -> Iterator[NewRecord]:
-    """Yield what a lane would have stored."""
+def records_of(count: int, first: int = 0, event_of: Callable[[int], bytes] = event) -> Iterator[NewRecord]:
+    """Yield what a lane would have stored, from its `first` record."""
     key_of = IDENTITY.message_keys(SOURCE)
-    for number in range(count):
-        value, message_id = event(number), message_id_of(number)
+    for number in range(first, first + count):
+        value, message_id = event_of(number), message_id_of(number)
         stored = Event(key_of(message_id.encode()), 0, fingerprint_of(value), SOURCE, message_id, value)
         yield build_record(stored, lane_seq=number, timestamp_ms=FIRST_MS + number // 10)
 

@@ -5,9 +5,10 @@ How soon a lost index is there again: from the log, and from a snapshot in a buc
     .venv/bin/python -m loadtests.bench.snapshot_restore --millions 60 --files
 
 One lane on a private Kafka: records are stored, its index follows them from nothing, a snapshot of it is
-made, more records are stored, and the index is lost. With --files there is no log: keys are put into an
-index, which is copied and restored, for sizes whose log has no place here. The bucket is a folder unless
---url names another.
+made, more records are stored, and the index is lost. With --short the events before the snapshot are of 53
+bytes, so that 60 million have a place on a small disk; those behind it are of 720. With --folder all of it is
+kept, and found by the next run. With --files there is no log: keys are put into an index, which is copied and
+restored. The bucket is a folder unless --url names another.
 """
 
 import argparse
@@ -17,9 +18,8 @@ import os
 import random
 import tempfile
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -29,6 +29,7 @@ import structlog
 import uvloop
 
 from app.build import build_router
+from app.cli.load.events import event, message_id_of
 from app.native_module import native_module
 from app.process.interpreter import tune_interpreter
 from app.settings.model import Settings
@@ -52,6 +53,7 @@ from loadtests.bench.rebuild import APPENDED, IDENTITY, INDEX_MEMORY, POLL_S, re
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.settings import kafka_config, make_settings
 
+TOPIC = "bench"
 MILLION = 1_000_000
 MIB = 1024 * 1024
 MORE = MILLION
@@ -72,69 +74,110 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--millions", type=int, default=5, help="of ids in the lane")
+    parser.add_argument("--millions", type=float, default=5, help="of ids in the lane")
     parser.add_argument("--tail", type=int, default=100_000, help="records behind the snapshot")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--compression", default="uncompressed", help="compression.type of the topic")
+    parser.add_argument("--short", action="store_true", help="short events before the snapshot")
     parser.add_argument("--url", help="of the bucket")
     parser.add_argument("--files", action="store_true", help="without a log")
+    parser.add_argument("--folder", type=Path, help="where all is kept")
     args = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     tune_interpreter()
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-snapshot-")))
+        folder = args.folder or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-snapshot-"))
+        )
         args.url = args.url or f"file://{folder}/bucket"
         if args.files:
             uvloop.run(measure_files(args, folder))
         else:
-            broker = stack.enter_context(KafkaBroker(folder / "kafka"))
-            uvloop.run(measure_log(args, broker.bootstrap_servers, folder))
+            measure_log(args, folder)
     print(f"load average at the end {os.getloadavg()[0]:.1f}")
 
 
-async def measure_log(args: argparse.Namespace, servers: str, folder: Path) -> None:
+def measure_log(args: argparse.Namespace, folder: Path) -> None:
     """Lose a lane's index, before there is a snapshot of it and after."""
-    topic, count = f"bench-{uuid.uuid4().hex[:8]}", args.millions * MILLION
-    configs = {"retention.ms": "-1", "compression.type": args.compression}
-    await create_topic(servers, topic, configs=configs)
-    await create_topic(servers, f"{topic}.quarantine")
-    await create_topic(servers, routing_topic_of(topic), partitions=2)
-    config, module = kafka_config(servers), native_module("auto")
-    if module is not None:
-        config = replace(config, native_decode=native_decoder(module))
+    with KafkaBroker(folder / "kafka") as broker:
+        for name, step in (("stored", fill_log), ("copied", copy_from_log), ("tail", store_tail)):
+            done = folder / name
+            if not done.exists():
+                uvloop.run(step(args, broker.bootstrap_servers, folder))
+                done.touch()
+        uvloop.run(measure_snapshot(args, broker.bootstrap_servers, folder))
 
-    def settings_of(number: int) -> Settings:
-        return make_settings(
-            mode="development",
-            data_dir=folder / f"data-{number}",
-            topic=topic,
-            partitions=1,
-            index_memory=2 * INDEX_MEMORY,
-            index_keys_max=2 * count,
-            snapshots_url=args.url,
-        )
 
-    async with AsyncExitStack() as stack:
-        store = await KafkaStore.open(config, routing=routing_of(topic))
-        stack.push_async_callback(store.close)
-        records = records_of(count + args.tail)
+async def fill_log(args: argparse.Namespace, servers: str, _: Path) -> None:
+    """Store records."""
+    count = round(args.millions * MILLION)
+    await create_topic(servers, TOPIC, configs={"retention.ms": "-1"})
+    await create_topic(servers, f"{TOPIC}.quarantine")
+    await create_topic(servers, routing_topic_of(TOPIC), partitions=2)
+    async with opened(servers) as store:
         began = time.monotonic()
-        await append(store, topic, records, count)
+        await append(store, records_of(count, 0, short_event if args.short else event))
         print(f"{count:,} records stored in {time.monotonic() - began:.0f} s", flush=True)
-        tell("from the log", await serve(store, settings_of(0), copies=True))
-        await append(store, topic, records, args.tail)
-        for number in range(1, args.rounds + 1):
-            served = await serve(store, settings_of(number))
+
+
+async def copy_from_log(args: argparse.Namespace, servers: str, folder: Path) -> None:
+    """Follow the log from nothing, and make a snapshot."""
+    async with opened(servers) as store:
+        tell("from the log", await serve(store, settings_of(args, folder / "data-log"), copies=True))
+
+
+def short_event(number: int) -> bytes:
+    """Return an event that has an id and nothing else."""
+    return b'{"messageId":"%b"}' % message_id_of(number).encode()
+
+
+async def store_tail(args: argparse.Namespace, servers: str, _: Path) -> None:
+    """Store the records behind the snapshot."""
+    async with opened(servers) as store:
+        await append(store, records_of(args.tail, round(args.millions * MILLION)))
+
+
+async def measure_snapshot(args: argparse.Namespace, servers: str, folder: Path) -> None:
+    """Serve from nothing but the snapshot and the tail, some times."""
+    async with opened(servers) as store:
+        for _ in range(args.rounds):
+            with tempfile.TemporaryDirectory(dir=folder) as data:
+                served = await serve(store, settings_of(args, Path(data)))
             assert served.records == args.tail, served
             tell("from a snapshot", served)
 
 
-async def append(store: LogStore, topic: str, records: Iterator[NewRecord], count: int) -> None:
-    """Store the next `count` records."""
-    log = store.partition_log(topic, 0)
+def settings_of(args: argparse.Namespace, data: Path) -> Settings:
+    """Return those of a lane with 60 million keys on a gateway of nine, or what was asked for."""
+    return make_settings(
+        mode="development",
+        data_dir=data,
+        topic=TOPIC,
+        partitions=1,
+        index_memory=2 * INDEX_MEMORY,
+        index_keys_max=round(2 * args.millions * MILLION),
+        snapshots_url=args.url,
+    )
+
+
+@asynccontextmanager
+async def opened(servers: str) -> AsyncIterator[LogStore]:
+    """Yield the log."""
+    config, module = kafka_config(servers), native_module("auto")
+    if module is not None:
+        config = replace(config, native_decode=native_decoder(module))
+    store = await KafkaStore.open(config, routing=routing_of(TOPIC))
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def append(store: LogStore, records: Iterator[NewRecord]) -> None:
+    """Store records."""
+    log = store.partition_log(TOPIC, 0)
     await log.fence()
-    for place in range(0, count, APPENDED):
-        await log.append(list(islice(records, min(APPENDED, count - place))))
+    while some := list(islice(records, APPENDED)):
+        await log.append(some)
     await log.close()
 
 
@@ -198,14 +241,14 @@ def timed(what: str) -> Iterator[list[str]]:
 async def copy_files(snapshots: IndexSnapshots, identity: IndexIdentity, index: RocksIndex) -> Made:
     """Make a snapshot."""
     with timed("snapshot made") as said:
-        made = await snapshots.make(identity, index, 0)
+        made = await snapshots.make(identity, index, 0, asyncio.Lock())
         said.append(f"{made.sent_bytes / MIB:,.0f} of {made.manifest.size_bytes / MIB:,.0f} MiB sent")
     return made
 
 
 async def measure_files(args: argparse.Namespace, folder: Path) -> None:
     """Copy an index into the bucket and back."""
-    count = args.millions * MILLION
+    count = round(args.millions * MILLION)
     store = RocksStore(folder / "index", lanes=1, memory_bytes=INDEX_MEMORY, keys_max=2 * count)
     snapshots = IndexSnapshots(
         Bucket(args.url), store, secret=b"x" * 16, worker="bench", clock=SystemClock(), rng=random.Random(1)

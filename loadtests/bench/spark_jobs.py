@@ -78,7 +78,9 @@ class Bench:
         summaries, _ = evaluation.summarize(checked, {}, {})
         assert sum(summary.records for summary in summaries) == self._records
         assert not evaluation.find_faults(checked, summaries, {})
-        assert not evaluation.find_repeats(checks.with_earlier_keys(checked, None), checks.DedupeBounds())
+        assert not evaluation.find_repeats(
+            checks.with_earlier_keys(checked, None), None, checks.DedupeBounds()
+        )
         checked.unpersist()
 
     def archive(self, source: Source, run: int) -> None:

@@ -69,7 +69,7 @@ def by_perf(native: str) -> Cost:
 def _perf(command: Sequence[str], native: str) -> int | None:
     """Return the number of a command's instructions; None if this machine cannot count them."""
     counting = ["perf", "stat", "-x,", "-e", "instructions:u", "--", *command]
-    done = subprocess.run(counting, cwd=ROOT, env=_env(native), capture_output=True, text=True, check=False)
+    done = subprocess.run(counting, cwd=ROOT, env=env_of(native), capture_output=True, text=True, check=False)
     found = re.search(r"^(\d+),.*instructions", done.stderr, flags=re.MULTILINE)
     return int(found[1]) if found and done.returncode == 0 else None
 
@@ -80,16 +80,17 @@ def by_valgrind(native: str) -> Cost:
         counting = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
         counting.append(f"--log-file={folder}/%p")
         done = subprocess.run(
-            [*counting, *_WORKLOAD, *PAIRS], cwd=ROOT, env=_env(native), capture_output=True, check=False
+            [*counting, *_WORKLOAD, *PAIRS], cwd=ROOT, env=env_of(native), capture_output=True, check=False
         )
         if done.returncode != 0:
             raise CostError(done.stderr.decode(errors="replace"))
         logs = sorted(Path(folder).iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        counts = [_instructions(log.read_text()) for log in logs]
+        counts = [instructions_in(log.read_text()) for log in logs]
     return _cost(counts[:-1])  # the parent ended last
 
 
-def _instructions(log: str) -> int:
+def instructions_in(log: str) -> int:
+    """Return the number that valgrind has written. Raises CostError."""
     found = re.search(r"I\s+refs:\s+([\d,]+)", log)
     if found is None:
         raise CostError(log)
@@ -151,6 +152,7 @@ def _loop_seconds() -> float:
 _WORKLOAD = (sys.executable, "-m", "loadtests.guard.workload")
 
 
-def _env(native: str) -> dict[str, str]:
+def env_of(native: str) -> dict[str, str]:
+    """Return the environment of a process whose steps are counted."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
     return own | {"PYTHONHASHSEED": "0", "GATEWAY_NATIVE": native}

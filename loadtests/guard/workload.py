@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message
 
 from app.build import build_ingest, build_ingress_limits, build_router
 from app.cli.load.events import body
+from app.http.body_memory import BodyMemory
 from app.http.problems import Problems
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_edge
@@ -49,17 +50,24 @@ Post = Callable[[bytes], Awaitable[int]]
 @asynccontextmanager
 async def gateway() -> AsyncIterator[Post]:
     """Run a gateway in this process; yield what posts the batch of a number and checks the verdict."""
+    async with ingest_application() as (edge, _):
+        yield partial(_post, edge)
+
+
+@asynccontextmanager
+async def ingest_application() -> AsyncIterator[tuple[ASGIApp, BodyMemory]]:
+    """Run a gateway in this process; yield its ingest application, and the memory of its bodies."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with tempfile.TemporaryDirectory() as folder:
         native = os.environ.get("GATEWAY_NATIVE", "off")
         settings = make_settings(mode="development", data_dir=Path(folder), native=native)
         indexes = create_indexes(settings)
         router = _router(settings, indexes)
-        edge = _edge(settings, router)
+        edge, memory = _edge(settings, router)
         lanes = [asyncio.create_task(lane.run()) for lane in router.all_lanes]
         while not router.is_ready:  # noqa: ASYNC110 - a spin would be counted
             await asyncio.sleep(READY_POLL_S)
-        yield partial(_post, edge)
+        yield edge, memory
         router.drain()
         await asyncio.gather(*lanes)
         indexes.close()
@@ -95,18 +103,19 @@ def _router(settings: Settings, indexes: IndexStore) -> Router:
     )
 
 
-def _edge(settings: Settings, router: Router) -> ASGIApp:
+def _edge(settings: Settings, router: Router) -> tuple[ASGIApp, BodyMemory]:
     clock = SystemClock()
     ingress = build_ingress_limits(settings, clock, index_files=0)
     ingest = build_ingest(
         settings, router, identity=Identity(SECRET), ingress=ingress, clock=clock, earlier_ignore=()
     )
-    return create_edge(
+    edge = create_edge(
         ingest,
         memory=ingress.memory,
         problems=Problems(retry_after_max=1, rng=random.Random(0)),
         metrics=RequestMetrics(),
     )
+    return edge, ingress.memory
 
 
 async def _post(edge: ASGIApp, content: bytes) -> int:

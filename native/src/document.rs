@@ -1,5 +1,6 @@
 //! A body, read once and identified step by step.
 
+use crate::faults::caught;
 use crate::identify::{Fields, Names, Plain, Prepared, Rules};
 use crate::json::{Reader, Shape};
 use crate::tuples::new_tuple;
@@ -109,7 +110,15 @@ impl Request {
         let first_sequence = session.as_ref().and_then(|fields| fields.0);
         let session = session.map(
             |(_, client_hash, session_hash, epoch, acknowledged_through, partition, id_prefix, secondary_prefix)| {
-                Session { client_hash, session_hash, epoch, acknowledged_through, partition, id_prefix, secondary_prefix }
+                Session {
+                    client_hash,
+                    session_hash,
+                    epoch,
+                    acknowledged_through,
+                    partition,
+                    id_prefix,
+                    secondary_prefix,
+                }
             },
         );
         let rules = Rules {
@@ -125,6 +134,9 @@ impl Request {
         Request { rules, source, order, key_prefix, session }
     }
 }
+
+/// Events, the rest of `bytes_left`, and the JSON of the odd event that follows them.
+type Identified<'py> = (Bound<'py, PyList>, usize, Option<Bound<'py, PyBytes>>);
 
 /// The events of one body.
 #[pyclass]
@@ -150,7 +162,7 @@ impl Document {
             return None;
         }
         self.is_checked = true;
-        self.reader.read(body, work_bytes).ok()
+        caught(|| Ok(self.reader.read(body, work_bytes).ok()))
     }
 
     fn __len__(&self) -> usize {
@@ -203,9 +215,22 @@ impl Document {
         py: Python<'py>,
         request: &Request,
         start: usize,
+        bytes_left: usize,
+        work_bytes: usize,
+    ) -> Option<Identified<'py>> {
+        caught(|| self.identified(py, request, start, bytes_left, work_bytes).map(Some))
+    }
+}
+
+impl Document {
+    fn identified<'py>(
+        &self,
+        py: Python<'py>,
+        request: &Request,
+        start: usize,
         mut bytes_left: usize,
         mut work_bytes: usize,
-    ) -> PyResult<(Bound<'py, PyList>, usize, Option<Bound<'py, PyBytes>>)> {
+    ) -> PyResult<Identified<'py>> {
         let mut prepared = Prepared::default();
         let mut odd = None;
         for (index, item) in self.reader.items.iter().enumerate().skip(start) {
@@ -229,15 +254,14 @@ impl Document {
         let events = self.events(py, request, &prepared)?;
         Ok((events, bytes_left, odd))
     }
-}
 
-impl Document {
     fn events<'py>(&self, py: Python<'py>, request: &Request, prepared: &Prepared) -> PyResult<Bound<'py, PyList>> {
         let deployment = self.deployment.get();
         let mut fingerprint = Params::new();
         fingerprint.hash_length(FINGERPRINT_BYTES);
         let events = &prepared.events;
-        let fingerprints = hashes(&fingerprint, events, |event, input| input.extend_from_slice(prepared.content(event)));
+        let fingerprints =
+            hashes(&fingerprint, events, |event, input| input.extend_from_slice(prepared.content(event)));
         let keys = hashes(&deployment.key, events, |event, input| {
             input.extend_from_slice(&request.key_prefix);
             match &request.session {
@@ -261,7 +285,11 @@ impl Document {
                 None => (deployment.partition_of(key), py.None(), py.None()),
                 Some(session) => {
                     let secondary_key = own_id.map(|id| session.secondary_key(py, &deployment.key, id));
-                    (session.partition, session.place(py, deployment, event.sequence)?, secondary_key.unwrap_or(py.None()))
+                    (
+                        session.partition,
+                        session.place(py, deployment, event.sequence)?,
+                        secondary_key.unwrap_or(py.None()),
+                    )
                 }
             };
             let flags = if own_id.is_some() { 0 } else { FLAG_ID_ASSIGNED };
@@ -338,8 +366,7 @@ fn hashes(params: &Params, events: &[Plain], write: impl Fn(&Plain, &mut Vec<u8>
         write(event, &mut input);
         ends.push(input.len());
     }
-    let mut jobs: Vec<_> =
-        ends.windows(2).map(|ends| HashManyJob::new(params, &input[ends[0]..ends[1]])).collect();
+    let mut jobs: Vec<_> = ends.windows(2).map(|ends| HashManyJob::new(params, &input[ends[0]..ends[1]])).collect();
     hash_many(jobs.iter_mut());
     jobs.iter().map(HashManyJob::to_hash).collect()
 }

@@ -229,7 +229,8 @@ fn plain_text(value: &[u8], bytes_max: usize) -> Option<&[u8]> {
 }
 
 fn is_plain_type(value: &[u8], has_name: bool, rules: &Rules) -> bool {
-    let is_text = plain_text(value, TYPE_BYTES_MAX).is_some_and(|text| text.iter().all(|byte| (b' '..0x7f).contains(byte)));
+    let is_text =
+        plain_text(value, TYPE_BYTES_MAX).is_some_and(|text| text.iter().all(|byte| (b' '..0x7f).contains(byte)));
     let needs_no_advice = rules.fields.types.is_empty()
         || (rules.fields.types.iter().any(|each| each == value) && (has_name || value != b"\"track\""));
     is_text && needs_no_advice

@@ -499,9 +499,8 @@ fn is_shortest(text: &[u8], whole: usize, fraction: usize) -> bool {
     }
     // Display writes the shortest digits that are the same float, and no exponent.
     text.len() <= NUMBER_BYTES_MAX
-        && std::str::from_utf8(text).is_ok_and(|text| {
-            text.parse::<f64>().is_ok_and(|value| value.abs() < 1e15 && value.to_string() == text)
-        })
+        && std::str::from_utf8(text)
+            .is_ok_and(|text| text.parse::<f64>().is_ok_and(|value| value.abs() < 1e15 && value.to_string() == text))
 }
 
 /// Returns the place of the next quote, backslash or control character of a string.

@@ -1,6 +1,7 @@
 //! The gateway's work on plain events: everything here has a twin in Python that gives the same bytes.
 
 mod document;
+mod faults;
 mod identify;
 mod json;
 mod record_batch;
@@ -14,16 +15,17 @@ mod gateway_native {
     #[pymodule_export]
     use super::document::{Deployment, Document, PlainFields, Request};
     #[pymodule_export]
-    use super::record_batch::encode;
+    use super::faults::{faults, provoke};
+    #[pymodule_export]
+    use super::record_batch::encode_records;
     #[pymodule_export]
     use super::record_reader::{Decoder, Fetched, Records};
 
-    use pyo3::panic::PanicException;
     use pyo3::prelude::*;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        module.add("Panic", module.py().get_type::<PanicException>())
+        super::faults::count_panics();
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

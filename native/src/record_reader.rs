@@ -2,13 +2,13 @@
 //!
 //! Whatever differs from what `encode` writes is None here, and left to the Python code.
 
+use crate::faults::caught;
 use crate::tuples::new_tuple;
 use blake2b_simd::many::{hash_many, HashManyJob};
 use blake2b_simd::Params;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyType};
 use std::ops::Range;
-use std::panic::catch_unwind;
 
 const HEAD_BYTES: usize = 61;
 const LENGTH_AT: usize = 8;
@@ -73,7 +73,7 @@ impl Decoder {
     /// Returns None unless all are whole, with records of plain events alone.
     fn decode(slf: &Bound<'_, Self>, raw: &Bound<'_, PyBytes>, start: i64) -> Option<Fetched> {
         let bytes = raw.as_bytes();
-        let (records, end) = catch_unwind(|| read_batches(bytes, start)).ok()??;
+        let (records, end) = caught(|| Ok(read_batches(bytes, start)))?;
         Some(Fetched { decoder: slf.clone().unbind(), raw: raw.clone().unbind(), records, position: start, end })
     }
 }
@@ -157,12 +157,21 @@ impl Records {
         secret: &[u8],
         partition: u64,
         partitions: u64,
-    ) -> PyResult<Option<Bound<'py, PyList>>> {
+    ) -> Option<Bound<'py, PyList>> {
+        caught(|| {
+            let raw = self.raw.as_bytes(py);
+            if !are_sound(raw, &self.records, secret, partition, partitions) {
+                return Ok(None);
+            }
+            self.identities(py).map(Some)
+        })
+    }
+}
+
+impl Records {
+    /// Returns each as a `CheckedRecord`.
+    fn identities<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let (decoder, raw) = (self.decoder.get(), self.raw.as_bytes(py));
-        let records = &self.records[..];
-        if !catch_unwind(|| are_sound(raw, records, secret, partition, partitions)).unwrap_or(false) {
-            return Ok(None);
-        }
         let list = PyList::empty(py);
         let mut last_source: Option<(&[u8], Py<PyAny>)> = None;
         for record in &self.records {
@@ -192,7 +201,7 @@ impl Records {
             ];
             list.append(new_tuple(py, &decoder.checked, fields)?)?;
         }
-        Ok(Some(list))
+        Ok(list)
     }
 }
 

@@ -16,12 +16,14 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from dedupe.model.record import VERSION as VERSION_READ
-from pipeline.audit.rules import documents, flaw, is_of_its_key
+from pipeline.audit.links import links
+from pipeline.audit.rules import documents, flaw, has_checksum, is_as_written, is_erased, is_of_its_key
 from pipeline.transforms.clean_topic import BASE_HEADER_BYTES, decoded, routed_partition
 
 FOREIGN = "foreign"
 VERSION = "version"
 VALUE = "value"
+ALTERED = "altered"
 WRONG_PARTITION = "wrong_partition"
 GAP = "gap"
 ORDER = "order"
@@ -29,6 +31,7 @@ TIME_ORDER = "time_order"
 RENUMBERED = "renumbered"
 DUPLICATE = "duplicate"
 CONFLICT = "conflict"
+SECOND_PLACE = "second_place"
 WRONG_KEY = "wrong_key"
 MISSING = "missing"
 NOT_ARCHIVED = "not_archived"
@@ -37,17 +40,21 @@ REPEATED = "repeated"
 ALLOWED_REPEAT = "allowed_repeat"
 CLIENT_GAP = "client_gap"
 OUTSIDE_RETENTION = "outside_retention"
+UNPROVED = "unproved"
+ERASED = "erased"
 
 VIOLATIONS = {
     FOREIGN: "no gateway wrote it",
     VERSION: f"its record version is not {VERSION_READ}",
     VALUE: "its value is not the JSON of the event of its key",
+    ALTERED: "it was changed after it was written",
     WRONG_PARTITION: "its key belongs to another partition",
     GAP: "records before it are missing: lane_seq jumps",
     ORDER: "its lane_seq is not larger than those before it",
     TIME_ORDER: "its timestamp is smaller than those before it",
     DUPLICATE: "its event is stored before, within the window",
     CONFLICT: "its event is stored before with other content, within the window",
+    SECOND_PLACE: "its event is stored before in another place of its client's sessions, within the window",
     WRONG_KEY: "its key or partition does not follow from the identity secret",
     MISSING: "the archive lacks records of these offsets",
 }
@@ -66,13 +73,15 @@ NOTICES = {
     UNJUDGED: "retention deleted these offsets before an audit read them",
     CLIENT_GAP: "its client session lacks sequences: the client lost these events, or will still send them",
     OUTSIDE_RETENTION: "it is older than the retention",
+    UNPROVED: "it has no checksum, so its content is unproved: an earlier gateway wrote it",
+    ERASED: "its content was erased, as it says itself",
 }
 """Kinds to report that are no fault of the gateway."""
 
-_OWN_FLAGS = (FOREIGN, VERSION, VALUE, WRONG_PARTITION)
+_OWN_FLAGS = (FOREIGN, VERSION, VALUE, ALTERED, WRONG_PARTITION)
 _ORDER_FLAGS = (GAP, ORDER, TIME_ORDER, RENUMBERED)
 _FLAGS = (*_OWN_FLAGS, *_ORDER_FLAGS)
-KEY_COLUMNS = ("hash", "event_key", "fingerprint", "partition", "offset", "timestamp", "lane_seq")
+KEY_COLUMNS = ("hash", "event_key", "fingerprint", "partition", "offset", "timestamp", "lane_seq", "links")
 """The columns of a record that later audits need to recognize its copies."""
 
 _AFFECTED = ("kind", "partition", "offset", "message_id", "source", "detail")
@@ -102,15 +111,17 @@ def check_records(records: DataFrame, partitions: int | None) -> DataFrame:
     Check each record by itself.
 
     Args:
-        records: schema.RECORD.
+        records: schema.RECORD, and `changed` if columns were compared (pipeline/audit/columns.py).
         partitions: how many the topic has; None if that is unknown.
 
     Returns:
         topic, partition, offset, timestamp, message_id, source, flaw, event_key, fingerprint,
-        lane_seq, client_hash, session_hash, sequence, acknowledged_through, gs, expected_partition (null if
-        it is this one), hash, and `faults`, the kinds of _OWN_FLAGS as bits.
+        lane_seq, client_hash, session_hash, sequence, acknowledged_through, gs, links (of links.links),
+        expected_partition (null if it is this one), altered (what was changed, or null), is_unproved (no
+        checksum), is_erased, hash, and `faults`, the kinds of _OWN_FLAGS as bits.
     """
     is_readable = (F.length("gw") >= BASE_HEADER_BYTES) & (F.col("version") == VERSION_READ)
+    changed = F.concat(F.lit("these columns do not follow from its value: "), F.col("changed"))
     own = (
         records.transform(decoded)
         .withColumn("documents", documents())
@@ -124,6 +135,11 @@ def check_records(records: DataFrame, partitions: int | None) -> DataFrame:
             flaw().alias("flaw"),
             (F.col("version") != VERSION_READ).alias("is_other_version"),
             is_of_its_key(F.col("documents")).alias("is_of_its_key"),
+            F.when(is_readable, links(F.get("documents", F.lit(0))["timestamp"].isNotNull())).alias("links"),
+            is_as_written().alias("is_as_written"),
+            (changed if "changed" in records.columns else F.lit(None)).cast("string").alias("changed"),
+            is_erased(F.col("documents")).alias("is_erased"),
+            (is_readable & ~has_checksum()).alias("has_no_checksum"),
             *(
                 F.when(is_readable, F.col(name)).alias(name)
                 for name in (
@@ -142,17 +158,26 @@ def check_records(records: DataFrame, partitions: int | None) -> DataFrame:
     routed = F.lit(None).cast("bigint")
     if partitions is not None:
         routed = routed_partition(F.col("event_key"), F.col("client_hash"), partitions)
-    routed_records = own.select("*", F.nullif(routed, F.col("partition")).alias("expected_partition"))
     is_other_version = F.coalesce(F.col("is_other_version"), F.lit(False))
+    is_whole = F.col("flaw").isNull() & ~is_other_version
+    judged = own.select(
+        "*",
+        F.nullif(routed, F.col("partition")).alias("expected_partition"),
+        F.when(is_whole & ~F.col("is_as_written"), "its content differs from its checksum")
+        .when(is_whole, F.col("changed"))
+        .alias("altered"),
+        (F.col("has_no_checksum") & ~F.col("is_erased")).alias("is_unproved"),
+    )
     conditions = {
         VERSION: is_other_version,
         FOREIGN: F.col("flaw").isNotNull() & ~is_other_version,
-        VALUE: F.col("flaw").isNull() & ~F.col("is_of_its_key"),
+        VALUE: is_whole & F.col("is_as_written") & ~F.col("is_of_its_key"),
+        ALTERED: F.col("altered").isNotNull(),
         WRONG_PARTITION: F.col("expected_partition").isNotNull(),
     }
-    return routed_records.select(
-        "*", F.xxhash64("event_key").alias("hash"), _bits(conditions).alias("faults")
-    ).drop("is_other_version", "is_of_its_key")
+    return judged.select("*", F.xxhash64("event_key").alias("hash"), _bits(conditions).alias("faults")).drop(
+        "is_other_version", "is_of_its_key", "is_as_written", "changed", "has_no_checksum"
+    )
 
 
 def check_order(
@@ -229,9 +254,9 @@ def repeats(checked: DataFrame, hashes: DataFrame, bounds: DedupeBounds) -> Data
         *(column.alias(f"first_{name}") for name, column in first.items()),
     ).where(F.col("is_new") & F.col("earlier_timestamp").isNotNull())
     is_same = F.col("fingerprint") == F.col("first_fingerprint")
-    return _affected(
+    return affected(
         compared,
-        F.when(_is_forgotten(bounds), ALLOWED_REPEAT)
+        F.when(is_forgotten(bounds), ALLOWED_REPEAT)
         .when(F.lit(None in bounds), REPEATED)
         .when(is_same, DUPLICATE)
         .otherwise(CONFLICT),
@@ -247,6 +272,7 @@ def faulty(checked: DataFrame) -> DataFrame:
         FOREIGN: F.col("flaw"),
         VERSION: F.lit(""),
         VALUE: F.lit(""),
+        ALTERED: F.col("altered"),
         WRONG_PARTITION: F.concat(F.lit("belongs to partition "), F.col("expected_partition")),
         GAP: F.concat(
             (F.col("lane_seq") - 1 - F.col("seq_before")).cast("string"),
@@ -269,17 +295,17 @@ def faulty(checked: DataFrame) -> DataFrame:
     ]
     with_fault = checked.where(F.col("faults") != 0)
     each = with_fault.select("*", F.explode(F.array_compact(F.array(*faults))).alias("fault"))
-    return _affected(each, F.col("fault.kind"), F.col("fault.detail"))
+    return affected(each, F.col("fault.kind"), F.col("fault.detail"))
 
 
 def outside_retention(checked: DataFrame, retention: timedelta) -> DataFrame:
     """Return every record older than the retention, counted from the newest record."""
     newest = checked.agg(F.max("timestamp").alias("newest"))
     old = checked.crossJoin(newest).where(F.col("timestamp") < F.col("newest") - F.lit(retention))
-    return _affected(old, F.lit(OUTSIDE_RETENTION), F.concat(F.lit("of "), F.col("timestamp").cast("string")))
+    return affected(old, F.lit(OUTSIDE_RETENTION), F.concat(F.lit("of "), F.col("timestamp").cast("string")))
 
 
-def _is_forgotten(bounds: DedupeBounds) -> Column:
+def is_forgotten(bounds: DedupeBounds) -> Column:
     """Whether a known bound lets a gateway accept the copy as a new event."""
     is_forgotten = F.lit(False)
     if bounds.window is not None:
@@ -310,7 +336,8 @@ def by_partition(values: Mapping[int, Any], column: str, like: DataFrame) -> Col
     return value_column.cast(like.schema[column].dataType)
 
 
-def _affected(records: DataFrame, kind: Column, detail: Column) -> DataFrame:
+def affected(records: DataFrame, kind: Column, detail: Column) -> DataFrame:
+    """Return records with what a report says of them: kind, partition, offset, message_id, source, detail."""
     # A foreign record may hold other bytes than UTF-8.
     message_id = F.make_valid_utf8("message_id")
     return records.select(

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from pipeline.audit import checks, clients, stretches
 from pipeline.audit.checks import DedupeBounds, PrecedingRecord
+from pipeline.audit.places import second_places
 from pipeline.audit.verdict import (
     AffectedRecord,
     ClientSessions,
@@ -69,15 +70,44 @@ def find_faults(
     return collect_findings(checks.faulty(ordered))
 
 
-def find_repeats(checked: DataFrame, bounds: DedupeBounds) -> dict[str, Finding]:
-    """Return the events that are stored more than once, by kind."""
+def find_repeats(checked: DataFrame, linked: DataFrame | None, bounds: DedupeBounds) -> dict[str, Finding]:
+    """
+    Return the events that are stored more than once, by kind.
+
+    Args:
+        checked: of checks.with_earlier_keys.
+        linked: of places.places, with those of earlier audits; None without client sessions.
+        bounds: how far back ids are remembered.
+    """
+    found = list[DataFrame]()
     hashes = checks.repeated_hashes(checked)
-    return {} if hashes.isEmpty() else collect_findings(checks.repeats(checked, hashes, bounds))
+    if not hashes.isEmpty():
+        found.append(checks.repeats(checked, hashes, bounds))
+    if linked is not None:
+        found.append(second_places(linked, bounds))
+    return collect_findings(reduce(DataFrame.unionByName, found)) if found else {}
 
 
-def find_notices(checked: DataFrame, *, retention: timedelta | None) -> dict[str, Finding]:
-    """Return records older than the retention, if one is given."""
-    return {} if retention is None else collect_findings(checks.outside_retention(checked, retention))
+def find_notices(
+    checked: DataFrame, summaries: Sequence[PartitionSummary], *, retention: timedelta | None
+) -> dict[str, Finding]:
+    """Return records older than the retention, if one is given, and how many are unproved or erased."""
+    unproved = [(s.partition, s.unproved, s.first_unproved) for s in summaries]
+    erased = [(s.partition, s.erased, s.first_erased) for s in summaries]
+    notices = _counted(checks.UNPROVED, unproved) | _counted(checks.ERASED, erased)
+    if retention is None:
+        return notices
+    return notices | collect_findings(checks.outside_retention(checked, retention))
+
+
+def _counted(kind: str, partitions: Sequence[tuple[int, int, int | None]]) -> dict[str, Finding]:
+    """Return a finding of each partition's number of records and the first offset."""
+    first = [
+        AffectedRecord(partition, offset, None, None, f"{records} records from this one on")
+        for partition, records, offset in partitions
+        if offset is not None
+    ]
+    return {kind: Finding(sum(records for _, records, _ in partitions), first)} if first else {}
 
 
 def find_client_gaps(
@@ -164,6 +194,10 @@ def _summary(partition: int, rows: Sequence[Row]) -> PartitionSummary:
         last_time_us=max(known("last_time_us")),
         counted=sum(known("counted")),
         session_records=sum(known("session_records")),
+        unproved=sum(known("unproved")),
+        first_unproved=min(known("first_unproved"), default=None),
+        erased=sum(known("erased")),
+        first_erased=min(known("first_erased"), default=None),
         faults=reduce(or_, known("faults")),
         is_in_order=all(known("is_in_order")),
         first_topic=min(known("topic"), default=None),

@@ -21,7 +21,7 @@ PASSED, FAILED, OPEN, NOT_MADE = "passed", "failed", "open", "not made"
 
 CHECKED = {
     "records": (checks.FOREIGN, checks.VERSION),
-    "values": (checks.VALUE,),
+    "values": (checks.VALUE, checks.ALTERED),
     "partitions": (checks.WRONG_PARTITION,),
     "sequence": (checks.GAP, checks.ORDER, checks.TIME_ORDER),
     "duplicates": (checks.DUPLICATE, checks.CONFLICT, checks.REPEATED),

@@ -26,6 +26,9 @@ from pipeline.transforms.clean_topic import BASE_HEADER_BYTES, SESSION_HEADER_BY
 QUARANTINE_SUFFIX = ".quarantine"
 """The quarantine's topic is GATEWAY_TOPIC and this."""
 
+ERASED = "erased"
+"""What stands in an erased event as a field that is true, and as the reason of a quarantined one."""
+
 PROGRESS_BYTES_MIN = 8
 """The watermark of header `gs`."""
 
@@ -47,19 +50,23 @@ def flaw() -> Column:
         .when(F.col("key").isNull(), "its key is null")
         .when(~F.is_valid_utf8(key), "its key is no UTF-8")
         .when(F.col("lane_seq").isNull(), "no lane_seq reaches 2**63")
-        .when(~_is_as_written(), "it differs from its checksum: it was changed after it was written")
     )
 
 
-def _is_as_written() -> Column:
-    """Whether a record has the content of its checksum, or has none; a null value has not."""
+def has_checksum() -> Column:
+    """Whether a decoded record has a checksum: gateways before that wrote none."""
+    return F.col("flags").bitwiseAND(FLAG_CHECKSUM) != 0
+
+
+def is_as_written() -> Column:
+    """Whether a decoded record without a flaw has the content of its checksum, or has none."""
     gw, bytes_before = F.col("gw"), F.length("gw") - CHECKSUM_BYTES
     before = F.substr(gw, F.lit(1), bytes_before)
     content = F.concat(F.encode("source", "UTF-8"), F.col("key"), before, F.col("value"))
     found = F.lpad(F.hex(F.crc32(content)), 2 * CHECKSUM_BYTES, "0")
     told = F.hex(F.substr(gw, bytes_before + 1, F.lit(CHECKSUM_BYTES)))
     is_equal = F.coalesce(found == told, F.lit(False))
-    return (F.col("flags").bitwiseAND(FLAG_CHECKSUM) == 0) | is_equal
+    return ~has_checksum() | is_equal
 
 
 def documents() -> Column:
@@ -68,8 +75,15 @@ def documents() -> Column:
     # but then _END, which is random, is not in the result.
     end = f',{{"messageId":"{_END}"}}]'
     text = F.concat(F.lit("["), _document().cast("string"), F.lit(end))
-    fields = "messageId string, reason string, id string, source string"
+    fields = "messageId string, reason string, id string, source string, timestamp string, erased boolean"
     return F.from_json(text, f"array<struct<{fields}>>", _STRICT)
+
+
+def is_erased(parsed: Column) -> Column:
+    """Whether the content of a record with these `documents` was erased on purpose (erase-a-person.md)."""
+    document = F.get(parsed, F.lit(0))
+    is_told = F.coalesce(document["erased"], document["reason"] == ERASED, F.lit(False))
+    return is_told & ~has_checksum()
 
 
 def is_of_its_key(parsed: Column) -> Column:

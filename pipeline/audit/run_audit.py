@@ -14,8 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.audit import checks, evaluation, scope
 from pipeline.audit.checks import BEFORE_FIRST, DedupeBounds, PrecedingRecord
+from pipeline.audit.columns import differing, read_with_changes
 from pipeline.audit.deep import wrong_keys
 from pipeline.audit.expected import Expected, expect_archive, expect_topic
+from pipeline.audit.places import places
 from pipeline.audit.reconciliation import Reading, Reconciliation, Stats, reconcile
 from pipeline.audit.saved_state import AuditState, StateFolder
 from pipeline.audit.scope import Scope
@@ -30,7 +32,7 @@ from pipeline.audit.verdict import (
 from pipeline.errors import UsageError
 from pipeline.runtime.progress import Progress
 from pipeline.sources.extent import selection_of
-from pipeline.sources.records import LakeSource, Selection, Source, read_records
+from pipeline.sources.records import LakeSource, Selection, Source, read_records, within
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class AuditRequest:
     index_keys_max: int | None = None
     retention: timedelta | None = None
     secret: bytes | None = None
+    is_shallow: bool = False
+    """Leave out what an archive computes, and the content of its topic."""
     since_last: str | None = None
     """State folder of the last audit; None to audit the whole selection."""
     read_ledger: Callable[[SparkSession], Scope | None] = lambda _: None
@@ -124,6 +128,14 @@ def run_audit(
     return result
 
 
+def _add(findings: dict[str, Finding], more: dict[str, Finding]) -> None:
+    """Add findings of other records, some of kinds that are there."""
+    for kind, finding in more.items():
+        before = findings.get(kind, Finding(0, []))
+        first = [*before.first, *finding.first][: evaluation.NAMED_MAX]
+        findings[kind] = Finding(before.count + finding.count, first)
+
+
 def _check_partitions(request: AuditRequest, partitions: int | None) -> None:
     if None not in (request.partitions, partitions) and request.partitions != partitions:
         raise UsageError(f"--partitions says {request.partitions}, and the topic has {partitions}")
@@ -154,6 +166,10 @@ class _Records:
         return sum(summary.records for summary in self.summaries)
 
     @property
+    def has_sessions(self) -> bool:
+        return any(summary.session_records for summary in self.summaries)
+
+    @property
     def topics(self) -> list[str]:
         names = {name for s in self.summaries for name in (s.first_topic, s.last_topic)}
         return sorted(name for name in names if name is not None)
@@ -182,7 +198,10 @@ class _Run:
         else:
             self.log_progress(f"reading {sum(end - start for start, end in ranges.values()):,} offsets")
             selection = selection_of(ranges, selection)
-        records = read_records(self.spark, self.request.source, selection)
+        if isinstance(self.request.source, LakeSource) and not self.request.is_shallow:
+            records = read_with_changes(self.spark, self.request.source, selection)
+        else:
+            records = read_records(self.spark, self.request.source, selection)
         checked = checks.check_records(records, self.partitions).persist(StorageLevel.DISK_ONLY)
         counted_ranges = self.stats.counted_ranges if self.stats else {}
         summaries, timeline = evaluation.summarize(checked, self._preceding, counted_ranges)
@@ -199,18 +218,38 @@ class _Run:
             outlives_retention=self.request.is_of_archive,
         )
         findings |= self.expected.unjudged
-        findings |= evaluation.find_repeats(checks.with_earlier_keys(records.checked, earlier), self.bounds)
-        findings |= evaluation.find_notices(records.checked, retention=self.request.retention)
+        linked = None
+        if records.has_sessions:
+            linked = places(records.checked)
+            earlier_links = folder.matching_links(self.past, linked) if folder else None
+            linked = checks.with_earlier_keys(linked, earlier_links)
+        own = checks.with_earlier_keys(records.checked, earlier)
+        findings |= evaluation.find_repeats(own, linked, self.bounds)
+        findings |= evaluation.find_notices(
+            records.checked, records.summaries, retention=self.request.retention
+        )
         if self.request.secret is not None and self.partitions is not None:
             self.log_progress("recomputing every key")
             wrong = wrong_keys(records.all, secret=self.request.secret, partitions=self.partitions)
             findings |= evaluation.collect_findings(wrong)
         missing, open_ends = self._completeness(records.summaries)
+        _add(findings, self._differing(records))
         return findings | missing, self._undecided_reasons(records) + open_ends
+
+    def _differing(self, records: _Records) -> dict[str, Finding]:
+        """Compare the content of an archive with what its topic still holds."""
+        topic, ranges = self.request.against, self.expected.topic_ranges
+        if topic is None or self.request.is_shallow or not any(start < end for start, end in ranges.values()):
+            return {}
+        self.log_progress(f"comparing its content with {topic}")
+        named = records.checked.where("faults != 0").select("partition", "offset")
+        held = within(records.all, selection_of(ranges)).join(named, ["partition", "offset"], "left_anti")
+        theirs = read_records(self.spark, topic, selection_of(ranges, self.request.selection))
+        return evaluation.collect_findings(differing(held, theirs))
 
     def client_sessions(self, records: _Records) -> tuple[ClientSessions, dict[str, Finding]]:
         """Return the gaps of the records' client sessions; a quarantine has no sessions."""
-        if any(summary.session_records for summary in records.summaries):
+        if records.has_sessions:
             self.log_progress("looking for gaps of client sessions")
         return evaluation.find_client_gaps(records.checked, records.summaries)
 

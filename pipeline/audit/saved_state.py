@@ -2,7 +2,7 @@
 The state that an audit saves for the next one, so that each record is read once: `--since-last`.
 
     DIR/state-0, DIR/state-1    of the last two runs: the position of each partition, which runs' keys count
-    DIR/keys/<run>              keys of a run's records, 40 bytes each, until the window has passed them
+    DIR/keys/<run>              keys of a run's records, 40 to 58 bytes each, until the window has passed them
 
 A run writes its keys first and its state last, over the older one: a killed run leaves the state of the run
 before, and the next run overwrites its keys. Spark reads and writes the folder, so it may be on any storage
@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.audit.checks import KEY_COLUMNS, PrecedingRecord
+from pipeline.audit.places import places
 from pipeline.audit.verdict import PartitionSummary
 from pipeline.errors import PipelineError, UsageError
 from pipeline.runtime.folder import read_if_there
@@ -112,11 +113,24 @@ class StateFolder:
         """Return the saved keys that these records have, too; None if no keys are saved."""
         if not state.runs or not records:
             return None
-        saved = self._spark.read.parquet(*(self._keys(run) for run in sorted(state.runs)))
+        saved = self._saved(state)
         new = checked.where(F.col("event_key").isNotNull()).select("hash")
         if records <= BROADCAST_RECORDS_MAX:
             new = F.broadcast(new)
         return saved.join(new, "hash", "left_semi")
+
+    def matching_links(self, state: AuditState, linked: DataFrame) -> DataFrame | None:
+        """Return those of the saved records that have a link of these; both as places.places returns."""
+        if not state.runs:
+            return None
+        saved = self._saved(state)
+        if "links" not in saved.columns:  # all runs are older than it
+            return None
+        return places(saved).join(linked.select("link"), "link", "left_semi")
+
+    def _saved(self, state: AuditState) -> DataFrame:
+        keys = [self._keys(run) for run in sorted(state.runs)]
+        return self._spark.read.option("mergeSchema", "true").parquet(*keys)
 
     def _keys(self, run: int) -> str:
         return f"{self._folder}/keys/{run:08}"

@@ -21,6 +21,9 @@ BLOCK_BITS = 6
 
 LENGTH_MAX = 2**BLOCK_BITS
 
+_MARKS = ("unproved", "erased")
+_FIRST_MARKS = tuple(f"first_{name}" for name in _MARKS)
+
 
 def stretches(checked: DataFrame, counted_ranges: Mapping[int, tuple[int, int]]) -> DataFrame:
     """
@@ -35,7 +38,7 @@ def stretches(checked: DataFrame, counted_ranges: Mapping[int, tuple[int, int]])
     Returns:
         topic, partition, timestamp, records, counted, faults (bits of all), first_offset, last_offset,
         first_seq, last_seq (null where lane_seq is), offset_count (how many different ones),
-        session_records.
+        session_records, unproved, erased, first_unproved and first_erased (their first offsets).
     """
     offset, lane_seq = F.col("offset"), F.col("lane_seq")
     alike = checked.groupBy(
@@ -56,6 +59,8 @@ def stretches(checked: DataFrame, counted_ranges: Mapping[int, tuple[int, int]])
         F.max(lane_seq).alias("last_seq"),
         F.bit_count(F.bit_or(bit)).alias("offset_count"),
         F.count("client_hash").alias("session_records"),
+        *(F.count_if(F.col(f"is_{name}")).alias(name) for name in _MARKS),
+        *(F.min(F.when(F.col(f"is_{name}"), offset)).alias(f"first_{name}") for name in _MARKS),
     )
 
 
@@ -108,14 +113,15 @@ def summarized(linked_stretches: DataFrame, step_s: int) -> DataFrame:
         step_s: width of a step.
 
     Returns:
-        topic, partition, begins_s (of the step, since 1970), records, counted, session_records,
-        first_offset, first_seq, last_offset, last_seq, last_time_us, faults, is_in_order.
+        topic, partition, begins_s (of the step, since 1970), records, counted, session_records, unproved,
+        erased, first_unproved, first_erased, first_offset, first_seq, last_offset, last_seq, last_time_us,
+        faults, is_in_order.
     """
     minute_s = F.unix_seconds(minute_of(F.col("timestamp")))
     begins_s = minute_s - F.pmod(minute_s, F.lit(step_s))
     return linked_stretches.groupBy("topic", "partition", begins_s.alias("begins_s")).agg(
-        *(F.sum(name).alias(name) for name in ("records", "counted", "session_records")),
-        *(F.min(name).alias(name) for name in ("first_offset", "first_seq")),
+        *(F.sum(name).alias(name) for name in ("records", "counted", "session_records", *_MARKS)),
+        *(F.min(name).alias(name) for name in ("first_offset", "first_seq", *_FIRST_MARKS)),
         *(F.max(name).alias(name) for name in ("last_offset", "last_seq")),
         F.unix_micros(F.max("timestamp")).alias("last_time_us"),
         F.bit_or("faults").alias("faults"),

@@ -44,6 +44,10 @@ class PartitionSummary:
     last_time_us: int  # of the newest log time, since 1970
     counted: int  # in the range that the gateway's counters cover
     session_records: int
+    unproved: int  # records without a checksum
+    first_unproved: int | None  # offset
+    erased: int
+    first_erased: int | None
     faults: int  # bits of checks.check_records
     is_in_order: bool  # proven by pipeline/audit/stretches.py; else checks.check_order decides
     first_topic: str | None  # differs from the last one if an archive holds several topics

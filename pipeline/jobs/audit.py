@@ -39,7 +39,7 @@ AgainstOption = Annotated[
         "--against",
         parser=options.parsed(parse_source),
         metavar="URL",
-        help="topic of an archive: compare the ends of both",
+        help="topic of an archive: compare the ends and the content of both",
     ),
 ]
 ReportOption = Annotated[
@@ -47,6 +47,12 @@ ReportOption = Annotated[
     typer.Option("--report", metavar="DIR", help="folder for audit.json, audit.html and audit.prom"),
 ]
 DeepOption = Annotated[bool, typer.Option("--deep", help="recompute every key with GATEWAY_IDENTITY_SECRET")]
+ShallowOption = Annotated[
+    bool,
+    typer.Option(
+        "--shallow", help="leave out the columns that an archive computes, and the content of its topic"
+    ),
+]
 PartitionsOption = Annotated[
     int | None,
     typer.Option("--partitions", min=1, help="of the topic; needed for an archive without a ledger"),
@@ -84,6 +90,7 @@ def audit(
     against: AgainstOption = None,
     report: ReportOption = None,
     deep: DeepOption = False,
+    shallow: ShallowOption = False,
     partitions: PartitionsOption = None,
     window: WindowOption = None,
     index_keys_max: IndexKeysMaxOption = None,
@@ -110,6 +117,7 @@ def audit(
         index_keys_max=index_keys_max,
         retention=retention,
         secret=identity_secret() if deep else None,
+        is_shallow=shallow,
         since_last=since_last,
         read_ledger=partial(_ledger, source),
     )

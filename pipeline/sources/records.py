@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from dedupe.model.record import HEADER_FENCE_TEST
 from pipeline.errors import UsageError
-from pipeline.schema import ARCHIVE, RECORD
+from pipeline.schema import ARCHIVE
 from pipeline.sources import embedded_log
 from pipeline.sources.kafka import KafkaSettings, topic_positions
 
@@ -231,8 +231,8 @@ def read_lake(spark: SparkSession, source: LakeSource) -> DataFrame:
     return (reader.schema(ARCHIVE) if source.format == "parquet" else reader).load(source.path)
 
 
-def from_archive(archive: DataFrame) -> DataFrame:
-    """Turn schema.ARCHIVE back into schema.RECORD; `gs` is null in archives without that column."""
+def from_archive(archive: DataFrame, *others: str) -> DataFrame:
+    """Turn schema.ARCHIVE back into schema.RECORD and `others`; `gs` is null where that column is missing."""
     has_progress = "gs" in archive.columns
     return archive.select(
         "topic",
@@ -243,7 +243,8 @@ def from_archive(archive: DataFrame) -> DataFrame:
         F.coalesce("value_bytes", F.col("value").cast("binary")).alias("value"),
         "source",
         "gw",
-        F.col("gs") if has_progress else F.lit(None).cast("binary").alias("gs"),
+        (F.col("gs") if has_progress else F.lit(None).cast("binary")).alias("gs"),
+        *others,
     )
 
 
@@ -260,7 +261,7 @@ def within(records: DataFrame, selection: Selection) -> DataFrame:
         conditions.append((F.col("partition") != partition) | (F.col("offset") < end))
     for condition in conditions:
         records = records.where(condition)
-    return records.select(*RECORD.names)
+    return records
 
 
 def _log_options(source: LogSource, starting: Offsets | None) -> dict[str, str]:

@@ -72,8 +72,8 @@ def routed_partition(event_key: Column, client_hash: Column, partitions: int) ->
     return (F.pmod(number, F.lit(partitions)) + correction) % partitions
 
 
-def archived(records: DataFrame) -> DataFrame:
-    """Turn schema.RECORD into schema.ARCHIVE, with valid UTF-8 in its text columns."""
+def archived(records: DataFrame, *others: Column | str) -> DataFrame:
+    """Turn schema.RECORD into schema.ARCHIVE, with valid UTF-8 in its texts, and `others` behind it."""
     key, value = (F.make_valid_utf8(F.col(name).cast("string")) for name in ("key", "value"))
     log_time = bounded_time(F.col("timestamp"))
     parsed = records.withColumns({"text": value, "parsed": F.from_json(value, EVENT_FIELDS)})
@@ -102,6 +102,7 @@ def archived(records: DataFrame) -> DataFrame:
         _unless_text("value").alias("value_bytes"),
         F.date_format(log_time, "yyyy-MM-dd").alias("dt"),
         F.date_format(log_time, "HH").alias("hr"),
+        *others,
     )
 
 

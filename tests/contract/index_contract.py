@@ -19,7 +19,7 @@ from dedupe.decide.sessions import (
     SessionUpdate,
 )
 from dedupe.decide.window import Step
-from dedupe.model.errors import IndexCorruptError, RetriableError
+from dedupe.model.errors import IndexCorruptError, IndexDisprovedError, RetriableError
 from dedupe.model.types import Entry, EventKey
 from dedupe.storage.index import EMPTY_STATE, DedupeIndex, IndexIdentity, IndexState, IndexStore, IndexUpdate
 
@@ -444,8 +444,9 @@ class IndexContract:
         assert index.lookup([key_of(9)]) == [entry_of(9)]
         index.close()
         for _ in range(2):
-            with pytest.raises(IndexCorruptError):
+            with pytest.raises(IndexDisprovedError) as refused:
                 store.open(IDENTITY)
+            assert refused.value.lineage == index.lineage != b""
 
         store.discard(IDENTITY)
 

@@ -185,6 +185,15 @@ class LogContract:
 
         await assert_holds(log, at(base, [record]))
 
+    async def test_other_headers_are_read_back(self, world: LogWorld) -> None:
+        log = await fenced(world)
+        others = [("origin", b"raw:raw/0/1"), ("binary", bytes(range(256)))]
+        record = NewRecord(START_MS, b"k", b"v", [*headers_of(0), *others])
+
+        base = await log.append([record])
+
+        await assert_holds(log, at(base, [record]))
+
     async def test_appends_follow_each_other(self, world: LogWorld) -> None:
         log = await fenced(world)
         bases = [await log.append(records_of(3 * number, 3)) for number in range(4)]

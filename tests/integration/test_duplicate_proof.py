@@ -1,5 +1,6 @@
 """Claim: a gateway finds out while it serves that its index knows an event that the log does not have."""
 
+import asyncio
 import re
 import shutil
 import time
@@ -8,12 +9,18 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx
+import orjson
 import pytest
 
+from dedupe.model.clock import SystemClock
 from dedupe.model.identity import KEY_BYTES
 from dedupe.model.types import Entry
+from dedupe.storage.index import IndexIdentity
 from dedupe.storage.rocksdb.database import Database
-from dedupe.storage.rocksdb.format import ENTRY, decode_entry
+from dedupe.storage.rocksdb.format import ENTRY, IDENTITY_KEY, LINEAGE_KEY, decode_entries
+from dedupe.storage.rocksdb.snapshots import IndexSnapshots
+from dedupe.storage.rocksdb.store import LANE_BYTES_MIN, RocksStore
+from dedupe.storage.snapshots.bucket import Bucket
 from tests.fault.conftest import kafka_log
 from tests.support.constants import IMPATIENT, Constants
 from tests.support.gateway import Gateway
@@ -50,7 +57,9 @@ def index_of(gateway: Gateway) -> Database:
 
 def entries_in(index: Database) -> dict[bytes, Entry]:
     rows = cast(Iterable[tuple[bytes, bytes]], index.entries.items())
-    return {key: decode_entry(value) for key, value in rows if len(key) == KEY_BYTES}
+    stored = {key: value for key, value in rows if len(key) == KEY_BYTES}
+    entries = zip(stored, decode_entries(list(stored.values())), strict=True)
+    return {key: entry for key, entry in entries if entry is not None}
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -140,3 +149,45 @@ def test_disproved_index_does_not_come_back_from_its_snapshot(tmp_path: Path, *,
             gateway.start()
         assert sent(gateway, never_stored)["Gateway-Accepted"] == "1"
         assert sent(gateway, *events)["Gateway-Duplicates"] == "20"
+
+
+@pytest.mark.regression("a lane that moved before its snapshots were withdrawn kept what was wrong in them")
+def test_copy_of_an_index_that_was_disproved_elsewhere_is_rebuilt(tmp_path: Path) -> None:
+    events, never_stored = [new_event() for _ in range(20)], new_event()
+    snapshots = {"GATEWAY_SNAPSHOTS_URL": f"file://{tmp_path}/bucket", "GATEWAY_SNAPSHOTS_INTERVAL": "1s"}
+    other = Gateway(tmp_path / "other", SETTINGS)
+    gateway = Gateway(tmp_path / "gateway", {**SETTINGS, **snapshots}, constants=IMPATIENT)
+    with other:
+        sent(other, never_stored)
+    index = index_of(other)
+    ((key, (_, fingerprint)),) = entries_in(index).items()
+    index.close()
+    with Gateway(tmp_path / "gateway", SETTINGS) as before:
+        sent(before, *events)
+    invent(gateway, key, fingerprint)
+    index = index_of(gateway)
+    lineage, stored = (index.meta[key] for key in (LINEAGE_KEY, IDENTITY_KEY))
+    assert lineage is not None
+    assert stored is not None
+    fields = orjson.loads(stored)
+    identity = IndexIdentity(**fields | {"key_check": bytes.fromhex(fields["key_check"])})
+    index.close()
+
+    with gateway:
+        assert sent(gateway, never_stored)["Gateway-Duplicates"] == "1"
+        asyncio.run(disprove(tmp_path, identity, lineage))
+        wait_until(lambda: gateway.stats()["partitions"][0]["rebuilds"] == 1)
+        wait_until(lambda: gateway.stats()["partitions"][0]["state"] == "active")
+        assert sent(gateway, never_stored)["Gateway-Accepted"] == "1"
+        assert sent(gateway, *events)["Gateway-Duplicates"] == "20"
+    assert "it is a copy of an index that the log has disproved" in gateway.log_path.read_text()
+
+
+async def disprove(tmp_path: Path, identity: IndexIdentity, lineage: bytes) -> None:
+    """Tell of an index what another worker has found out."""
+    store = RocksStore(tmp_path / "none", lanes=1, memory_bytes=LANE_BYTES_MIN, keys_max=1_000)
+    secret, bucket = SETTINGS["GATEWAY_IDENTITY_SECRET"].encode(), Bucket(f"file://{tmp_path}/bucket")
+    snapshots = IndexSnapshots(bucket, store, secret=secret, worker="elsewhere", clock=SystemClock())
+    snapshots.doubt(identity, lineage)
+    await snapshots.withdraw_doubted()
+    store.close()

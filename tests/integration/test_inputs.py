@@ -16,6 +16,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
+from dedupe.model.types import Headers
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli
 from tests.support.kafka import create_topic, delete_records, delete_topics
@@ -58,7 +59,7 @@ class Pair:
         self.inputs_file.write_text(json.dumps({"inputs": [spec]}))
 
     async def create(self) -> None:
-        await create_topic(self.servers, self.input, partitions=PARTITIONS)
+        await create_topic(self.servers, self.input, partitions=PARTITIONS, configs={"retention.ms": "-1"})
 
     async def send(self, records: Sequence[Record], partition: int | None = None) -> None:
         """Append to the input topic: partition by partition, round robin unless one is told."""
@@ -72,9 +73,19 @@ class Pair:
         finally:
             await producer.stop()
 
-    async def post(self, content: bytes) -> httpx.Headers:
-        async with httpx.AsyncClient(base_url=self.gateway.url, auth=AUTH) as client:
-            return (await client.post("/v1/events", content=content)).raise_for_status().headers
+    async def send_with(self, *records: tuple[bytes | None, Headers]) -> None:
+        """Append values with headers to partition 0."""
+        producer = AIOKafkaProducer(bootstrap_servers=self.servers)
+        await producer.start()
+        try:
+            for value, headers in records:
+                await producer.send_and_wait(self.input, value=value, key=b"k", headers=headers, partition=0)
+        finally:
+            await producer.stop()
+
+    async def post(self, content: bytes, path: str = "/v1/events", **headers: str) -> httpx.Headers:
+        async with httpx.AsyncClient(base_url=self.gateway.url, auth=AUTH, headers=headers) as client:
+            return (await client.post(path, content=content)).raise_for_status().headers
 
     async def stored(self) -> list[Committed]:
         return await read_kafka(self.servers, self.clean, PARTITIONS)
@@ -188,6 +199,66 @@ async def test_event_of_both_doors_is_a_duplicate(pair: Pair) -> None:
     assert (await pair.post(event("end")))["Gateway-Duplicates"] == "1"
 
 
+async def headers_in(servers: str, topic: str) -> list[dict[str, bytes]]:
+    """Return the headers of the events of a topic of Kafka."""
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest")
+    await consumer.start()
+    try:
+        found = await consumer.getmany(timeout_ms=2_000)
+        headers = [dict(record.headers) for records in found.values() for record in records]
+        return [each for each in headers if "gw" in each]
+    finally:
+        await consumer.stop()
+
+
+def headers_of(attributes: dict[str, str]) -> Headers:
+    return [(f"ce_{name}", text.encode()) for name, text in attributes.items()]
+
+
+async def test_cloudevents_of_both_doors_and_modes_are_one(pair: Pair) -> None:
+    pair.tell(id=None, format="cloudevents")
+    await pair.create()
+    attributes = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "order"}
+    structured = json.dumps({**attributes, "datacontenttype": "application/json", "data": {"n": 1}}).encode()
+    json_type = [("content-type", b"application/json")]
+    await pair.send_with(
+        (b'{"n":1}', [*json_type, *headers_of(attributes)]),
+        (structured, [("content-type", b"application/cloudevents+json; charset=UTF-8")]),
+        (None, headers_of(attributes | {"id": "2"})),
+        (None, []),
+        (b"no event", []),
+    )
+    pair.gateway.start()
+    found = await pair.wait_for({"/shop 1", "/shop 2"})
+    assert Counter(each.message_id for each in found) == Counter(["/shop 1", "/shop 2"])
+    assert json.loads(next(each.value for each in found if each.message_id == "/shop 1"))["data"] == {"n": 1}
+    headers = {"content-type": "application/cloudevents+json"}
+    posted = await pair.post(structured, "/v1/cloudevents", **headers)
+    assert posted["Gateway-Duplicates"] == "1"
+    assert len(await pair.quarantined()) == 1
+
+
+async def test_records_say_where_their_event_comes_from(pair: Pair) -> None:
+    pair.tell(keep_headers=["traceparent"])
+    await pair.create()
+    trace = ("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    sent = [(event("a"), [trace, ("other", b"x")]), (b"no event", []), (event("a", more=1), [trace])]
+    await pair.send_with(*sent)
+    pair.gateway.start()
+    await pair.wait_for({"a"})
+    await pair.wait_for_log("records of an input are in quarantine")
+    (clean,) = await headers_in(pair.servers, pair.clean)
+    assert clean["origin"] == b"raw:%b/0/0" % pair.input.encode()
+    assert int(clean["origin-time"]) > 1_700_000_000_000
+    assert clean["traceparent"] == trace[1]
+    assert "other" not in clean
+    async with asyncio.timeout(60):
+        while len(kept := await headers_in(pair.servers, f"{pair.clean}.quarantine")) < 2:
+            await asyncio.sleep(0.1)
+    origins = {headers["reason"]: headers["origin"].rpartition(b"/")[2] for headers in kept}
+    assert origins == {b"unreadable": b"1", b"conflict": b"2"}
+
+
 async def test_what_is_no_event_is_kept_and_stops_nothing(pair: Pair) -> None:
     await pair.create()
     avro, cut, anonymous = b"\0\0\0\0\7avro", b'{"messageId":"cut', b'{"type":"track"}'
@@ -293,3 +364,53 @@ async def test_conflicts_stop_an_input(pair: Pair) -> None:
     assert row["conflicts"] > 50
     page = (await asyncio.to_thread(httpx.get, f"{pair.gateway.admin_url}/metrics")).text
     assert f'gateway_input_stopped{{input="{row["input"]}"}} 1.0' in page
+
+
+async def told(pair: Pair, *arguments: str) -> tuple[int, str]:
+    """Return what a command on inputs answers."""
+    done = await asyncio.to_thread(cli, pair.gateway, "inputs", *arguments, "--url", pair.gateway.admin_url)
+    return done.returncode, (done.stdout + done.stderr).decode()
+
+
+async def test_operators_pause_resume_and_seek(pair: Pair) -> None:
+    await pair.create()
+    ids = [f"m-{number}" for number in range(100)]
+    await pair.send(records_of([event(each) for each in ids]))
+    pair.gateway.start()
+    await pair.wait_for(set(ids))
+    assert await told(pair, "pause", "raw") == (0, "gateway: raw is paused\n")
+    pair.gateway.kill()
+    pair.gateway.start()
+    await pair.send(records_of([event("later")]), 0)
+    assert await told(pair, "seek", "raw", "--to", "earliest") == (
+        0,
+        "gateway: partition 0 is read on from offset 0\ngateway: partition 1 is read on from offset 0\n",
+    )
+    assert "has the offsets 0 to 50" in (await told(pair, "seek", "raw", "--partition", "1", "--to", "51"))[1]
+    assert "there is no input no" in (await told(pair, "pause", "no"))[1]
+    assert len(await pair.stored()) == len(ids)
+    assert (await told(pair, "resume", "raw"))[0] == 0
+    found = await pair.wait_for({*ids, "later"})
+    async with asyncio.timeout(60):
+        while await pair.committed() != {0: 51, 1: 50}:
+            await asyncio.sleep(0.1)
+    assert Counter(each.message_id for each in found) == Counter([*ids, "later"])
+    code, listed = await told(pair, "list", "--partitions", "-o", "json")
+    rows = [json.loads(line) for line in listed.splitlines()]
+    assert code == 0
+    assert [(row["input"], row["partition"], row["records"], row["duplicates"]) for row in rows] == [
+        ("raw", 0, 51, 50),
+        ("raw", 1, 50, 50),
+    ]
+
+
+async def test_stopped_input_reads_on_when_it_is_resumed(pair: Pair) -> None:
+    await pair.create()
+    await pair.send(records_of([event("a"), event("b"), event("c")]), 0)
+    await delete_records(pair.servers, pair.input, {0: 1})
+    await pair.reset_to({0: 0, 1: 0})
+    pair.gateway.start()
+    await pair.wait_for_log("has lost its records 0 to 0")
+    assert (await told(pair, "seek", "raw", "--to", "earliest"))[0] == 0
+    assert (await told(pair, "resume", "raw"))[0] == 0
+    await pair.wait_for({"b", "c"})

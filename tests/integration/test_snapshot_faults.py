@@ -64,7 +64,7 @@ class Worker:
         try:
             first = index.state.applied_offset
             index.apply(update_of(first, keys - first))
-            return (await self.snapshots.make(identity, index, 0)).manifest
+            return (await self.snapshots.make(identity, index, 0, asyncio.Lock())).manifest
         finally:
             index.close()
             await self.store.prepare(identity)

@@ -17,7 +17,7 @@ from tests.support.http import AUTH, cli, new_event, post
 
 EVENTS = 400
 PATIENCE_S = 30.0
-MAKING = ("flushed", "checkpoint", "files", "manifest")
+MAKING = ("copied", "files", "manifest")
 RESTORING = ("files", "installed")
 CONSTANTS = {
     "dedupe.storage.rocksdb.snapshots:RECORDS_MIN": 1,

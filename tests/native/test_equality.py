@@ -1,161 +1,53 @@
 """Claim: the native module gives the same events and rejections as the Python code, byte by byte."""
 
 import os
-import random
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from pathlib import Path
 
-import gateway_native
 import pytest
 
-from app.auth.write_keys import own_key
-from app.http.errors import RequestError
-from app.ingest.advice import advice_on
-from app.ingest.client_sessions import FIELDS, ClientSession
-from app.ingest.event_limits import EventLimits
-from app.ingest.identified import Arrival, Identified
-from app.ingest.identify import Identifier
+from app.http.at_once import at_once, yield_to_nobody
+from app.ingest.identified import Arrival
 from app.ingest.large_json import JSONLimits
-from app.ingest.native import NativeModule
-from app.ingest.parse import Parse, parse_batch, parse_event, parse_events
-from app.ingest.payload import Expected, Payload
-from dedupe.model.identity import Identity
-from dedupe.model.json_number import Number
-from dedupe.model.quarantine import Quarantine
-from dedupe.model.types import Topic
-from tests.support.odd_bodies import Bodies
-
-IDENTITY = Identity(b"a secret of 24 bytes....")
-QUARANTINE = Quarantine(IDENTITY, Topic("events.quarantine", 1))
-PARTITIONS = 8
-LIMITS = EventLimits(
-    event_bytes_max=2_000, event_depth_max=32, request_bytes_max=20_000, growth_bytes_max=5_000
+from app.ingest.parse import parse_batch, parse_events
+from app.ingest.payload import Expected
+from tests.native import equality
+from tests.native.both_paths import (
+    ITEMS_MAX,
+    LIMITS,
+    RECEIVED_MS,
+    Paths,
+    all_paths,
+    compare_generated,
 )
-ITEMS_MAX = 50
-RECEIVED_MS = 1_795_291_872_007
-PARSES: dict[Parse, Expected] = {
-    parse_batch: Expected.BATCH,
-    parse_events: Expected.EVENTS,
-    parse_event: Expected.EVENT,
-}
-ENVELOPE = (*FIELDS, "firstSequence", "writeKey", "sentAt")
-USUAL: dict[str, tuple[Parse, ...]] = {
-    "batch": (parse_batch, parse_events),
-    "array": (parse_events,),
-    "event": (parse_events, parse_event),
-}
-ODD = (Number, list, dict)
-"""What is no field of an envelope, and may hold Numbers, whose text has an address of memory."""
-ADDRESSES = (None, "203.0.113.9", "2001:db8::7")
+
 SEED = int(os.environ.get("NATIVE_SEED", "1"))
 EVENTS = int(os.environ.get("NATIVE_EVENTS", "200000"))
 
 
-class Paths:
-    """The Python code and the native module of one deployment."""
-
-    def __init__(
-        self, *ignore: str, earlier: Sequence[frozenset[str]] = (), gives_advice: bool = False
-    ) -> None:
-        self.native = NativeModule(gateway_native, IDENTITY, PARTITIONS, LIMITS, gives_advice=gives_advice)
-        self._gives_advice = gives_advice
-        self._identifiers = [
-            Identifier(
-                IDENTITY,
-                PARTITIONS,
-                QUARANTINE,
-                LIMITS,
-                fingerprint_ignore=frozenset(ignore),
-                earlier_ignore=earlier,
-                random_bytes=bytes,
-            )
-            for _ in range(2)
-        ]
-        self._identifiers[1].native = self.native
-
-    def compare(self, body: bytes, parse: Parse, arrival: Arrival, *, needs_key: bool = False) -> None:
-        """Fail unless both paths have the same result."""
-        python, native = [
-            self._result(by, body, parse, arrival, needs_key=needs_key) for by in self._identifiers
-        ]
-        if native != python:
-            raise AssertionError(f"{body!r}\n{arrival}\n{python}\n{native}")
-
-    def _result(
-        self, by: Identifier, body: bytes, parse: Parse, arrival: Arrival, *, needs_key: bool
-    ) -> object:
-        limits, payload = JSONLimits(ITEMS_MAX, LIMITS.event_bytes_max), None
-        try:
-            if by.native is not None:
-                reading = by.native.read(body, limits, turn, PARSES[parse], needs_key=needs_key)
-                payload = result_of(reading)
-            payload = payload or result_of(parse(body, limits, turn))
-        except RequestError as err:
-            return type(err), err.detail
-        assert payload is not None
-        top = payload.top or {}
-        envelope = {name: str(top.get(name)) for name in ENVELOPE if not isinstance(top.get(name), ODD)}
-        if payload.native is not None and needs_key:
-            assert own_key(payload.top)
-        found = Identified()
-        found.take(by.identify(payload, arrival, lossy=found.lossy))
-        found.work_bytes = 0  # an odd event is read twice
-        advice = advice_on(payload.items, arrival) if self._gives_advice else []
-        return len(payload.items), envelope, found, advice
-
-
-async def turn(_work_bytes: int) -> None:
-    """Run on."""
-
-
-def result_of(coroutine: Coroutine[Any, Any, Payload | None]) -> Payload | None:
-    """Return the result of a coroutine that never waits."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        payload: Payload | None = stop.value
-        return payload
-    raise AssertionError("it waits")
-
-
-def arrival_of(rng: random.Random) -> Arrival:
-    """Return the properties of a request, with or without a client session."""
-    arrival = Arrival("web", RECEIVED_MS, client_ip=rng.choice(ADDRESSES))
-    kind = rng.randrange(4)
-    if kind == 0:
-        own = frozenset({"sequence", *(FIELDS if rng.random() < 0.2 else ())})
-        first = rng.choice((None, 1, 2**64 - 50))
-        client, ksuid = "phone-1", "2dlpu8idjvw2es2uvixfliYNu0q"
-        hashes = IDENTITY.client_hash("web", client), IDENTITY.session_hash("web", client, ksuid)
-        session = ClientSession(client, ksuid, rng.choice((0, 3)), 7, first, own, *hashes)
-        arrival = arrival._replace(session=session, is_strict=rng.random() < 0.2)
-    if rng.random() < 0.2:
-        arrival = arrival._replace(idempotency_key=b"once")
-    return arrival
-
-
-@pytest.mark.parametrize(
-    "paths",
-    [
-        pytest.param(Paths(), id="default"),
-        pytest.param(Paths(gives_advice=True), id="development"),
-        pytest.param(Paths("extra", "timestamp", earlier=[frozenset({"zz", "=numbers"})]), id="rules"),
-    ],
-)
+@pytest.mark.parametrize("paths", [pytest.param(paths, id=name) for name, paths in all_paths().items()])
 def test_both_paths_give_the_same_events_and_rejections(paths: Paths) -> None:
-    rng = random.Random(SEED)
-    for oddness in (0.0, 0.01, 0.04):
-        compared = 0
-        for body in Bodies(rng.randrange(2**32), oddness=oddness):
-            parse = rng.choice(USUAL[body.shape] if rng.random() < 0.9 else tuple(PARSES))
-            paths.compare(body.content, parse, arrival_of(rng), needs_key=rng.random() < 0.1)
-            compared += body.events
-            if compared > EVENTS // 9:
-                break
+    compared = compare_generated(paths, SEED, EVENTS // 3)
+    assert compared.records > EVENTS / 10
     assert paths.native.use.events > EVENTS / 40
     assert paths.native.use.odd_events > EVENTS / 200
-    assert paths.native.use.other_bodies > 0
-    assert paths.native.use.panics == 0
+    assert paths.native.use.other_events > 0
+    assert paths.native.use.other_bodies["unreadable"] > 0
+    assert paths.native.use.other_bodies["form"] > 0
+    assert paths.panics == 0
+
+
+def test_a_run_of_many_seeds_goes_on_where_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    into = tmp_path / "equality.tsv"
+    for seeds in ("1-1", "1-2"):
+        monkeypatch.setattr("sys.argv", ["equality", "--seeds", seeds, "--events", "90", "--into", str(into)])
+        assert equality.main() == 0
+    rows = [line.split("\t") for line in into.read_text(encoding="utf-8").splitlines()]
+    assert [row[0] for row in rows] == ["1", "2"]
+    told = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in told if line.startswith("seed")] == ["seed 1", "seed 2"]
+    assert f"{sum(int(row[2]) for row in rows):,} events" in told[-1]
 
 
 @pytest.mark.parametrize(
@@ -165,8 +57,9 @@ def test_both_paths_give_the_same_events_and_rejections(paths: Paths) -> None:
 def test_much_beside_the_events_is_read_in_pieces_by_the_python_code(body: bytes) -> None:
     limits = JSONLimits(ITEMS_MAX, LIMITS.event_bytes_max)
     for count, is_native in ((40_000, True), (50_000, False)):
-        reading = Paths().native.read(body % b",".join([b"[]"] * count), limits, turn, Expected.EVENTS)
-        assert (result_of(reading) is not None) is is_native
+        large = body % b",".join([b"[]"] * count)
+        reading = Paths().native.read(large, limits, yield_to_nobody, Expected.EVENTS)
+        assert (at_once(reading) is not None) is is_native
 
 
 @pytest.mark.regression("The native module took an event that Python sets aside as too expensive to parse.")

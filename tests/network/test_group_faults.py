@@ -47,6 +47,10 @@ def _lose_large(scene: Scene) -> None:
     scene.switch.between(scene.address("A"), scene.address("B"), packet_bytes_max=SMALL_BYTES)
 
 
+def _trickle(scene: Scene) -> None:
+    scene.switch.between(scene.address("A"), scene.address("B"), bytes_per_s=4_000)
+
+
 def _lose_large_to_kafka(scene: Scene) -> None:
     scene.switch.change(scene.address("A"), BROKERS, packet_bytes_max=SMALL_BYTES)
 
@@ -66,6 +70,7 @@ PEERS: dict[str, tuple[Fault, float]] = {
     "4 pair cut": (_cut_pair, 20),
     "6 ends at a full packet": (_end_at_full_packet, 20),
     "18a large packets vanish": (_lose_large, 40),
+    "22 trickles": (_trickle, 40),
     "20 cut from all but clients": (_cut_from_all, 20),
 }
 

@@ -111,7 +111,7 @@ def plant_time_disorder(maker: RecordMaker, lanes: Lanes) -> None:
         (plant_foreign, {checks.FOREIGN}, "not exactly one header 'gw'"),
         (plant_head, {checks.GAP}, "2 missing: lane_seq 2 is the first"),
         (plant_value, {checks.VALUE}, ""),
-        (plant_change, {checks.FOREIGN}, "it differs from its checksum: it was changed after it was written"),
+        (plant_change, {checks.ALTERED}, "its content differs from its checksum"),
         (plant_version, {checks.VERSION}, ""),
         (plant_wrong_partition, {checks.WRONG_PARTITION}, "belongs to partition 1"),
         (plant_time_disorder, {checks.TIME_ORDER}, "2026-01-01 00:00:00.01 after 2026-01-01 00:00:00.2"),

@@ -4,8 +4,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from dedupe.model.types import NewRecord
+from pipeline.audit.checks import ALTERED, VALUE, VERSION, check_records, faulty
 from pipeline.audit.checks import FOREIGN as FOREIGN_KIND
-from pipeline.audit.checks import VALUE, VERSION, check_records, faulty
 from pipeline.sources.records import KafkaSource, Selection, read_records
 from tests.conftest import TopicFactory
 from tests.support.foreign import CHANGED, FOREIGN, GENUINE, ODD
@@ -33,6 +33,7 @@ async def test_every_record_that_no_gateway_wrote_is_named_and_no_other(
     expected |= dict.fromkeys(FOREIGN, FOREIGN_KIND) | dict.fromkeys(ODD, VALUE)
     expected |= {label: VERSION for label in kinds if label.startswith("version")}
     expected |= {label: FOREIGN_KIND for label in kinds if label.startswith("lane_seq")}
-    expected |= dict.fromkeys(CHANGED_ONES, FOREIGN_KIND) | dict.fromkeys(GENUINE)
+    expected |= {label: ALTERED for label in kinds if label.startswith("checksum")}
+    expected |= dict.fromkeys(CHANGED_ONES, ALTERED) | dict.fromkeys(GENUINE)
     assert kinds == expected
     assert len(rows) == len(found)

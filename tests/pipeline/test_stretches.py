@@ -24,7 +24,7 @@ HONEST = 40
 START = datetime(2026, 1, 1, tzinfo=UTC)
 COLUMNS = (
     "topic string, partition int, offset bigint, timestamp timestamp, lane_seq bigint, "
-    "client_hash binary, faults int"
+    "client_hash binary, faults int, is_unproved boolean, is_erased boolean"
 )
 
 
@@ -154,7 +154,9 @@ def histories(spark: SparkSession, seed: int) -> tuple[DataFrame, dict[int, Prec
         for n, record in enumerate(records):
             time = START + timedelta(milliseconds=record.time_ms)
             session = b"client" if n % 3 == 0 else None
-            rows.append((record.topic, partition, record.offset, time, record.lane_seq, session, 0))
+            rows.append(
+                (record.topic, partition, record.offset, time, record.lane_seq, session, 0, False, False)
+            )
     chance.shuffle(rows)
     return spark.createDataFrame(rows, COLUMNS), befores
 

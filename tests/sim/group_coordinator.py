@@ -190,6 +190,11 @@ class SimMembership:
         """See Membership."""
         return asyncio.get_running_loop().time() - self._heard_at
 
+    @property
+    def joining_s(self) -> float:
+        """See Membership; nobody looks at it here."""
+        return 0.0
+
     async def run(self, describe: Describe, take: Take) -> None:
         """See Membership."""
         while True:

@@ -21,6 +21,7 @@ rival                x       .     .
 disk_error           x       x     .
 bit_flip             x       x     .
 disk_full            x       x     x
+disk_low             x       x     x
 trim                 x       x     x
 tail_lost            x       x     x
 kill                 x       x     x
@@ -31,6 +32,7 @@ cut_one_way          x       x     x
 reset                x       x     x
 slow_network         x       x     x
 large_lost           x       x     x
+grey                 x       x     x
 large_appends_lost   x       x     x
 broker_cut_off       x       x     x
 broker_slow          x       x     x

@@ -15,6 +15,7 @@ from typing import Any
 from app.peers.peers import Peers
 from dedupe.cluster.append_watch import MOVE_AGAIN_S
 from dedupe.cluster.assignment import Member
+from dedupe.cluster.input_shares import GroupShares
 from dedupe.cluster.lane_manager import LaneManager
 from dedupe.cluster.request_handler import PeerRequestHandler
 from dedupe.cluster.route import GroupRoute
@@ -64,6 +65,7 @@ class Worker:
         self.world.standing = self.role_of
         self.is_open = False  # to clients
         self.is_frozen = False
+        self.has_disk_room = True
         self.freezes = 0
         self.sent = 0  # events, to the router that runs
         self._starts = 0
@@ -76,6 +78,11 @@ class Worker:
     def is_alive(self) -> bool:
         """Whether its process is there, be it frozen."""
         return self._running is not None
+
+    @property
+    def has_died(self) -> bool:
+        """Whether its process was killed: what still ends is no deed of it."""
+        return self._died is not None and self._died.done()
 
     @property
     def router(self) -> Router:
@@ -99,6 +106,7 @@ class Worker:
         group, host = self.group, self.address.partition(":")[0]
         path = self.world.connection
         router = self.world.router = self.world.build()
+        router.has_disk_room = self.has_disk_room
         self.world.connection.reach_as(path)
         lanes, clock = router.all_lanes, self.world.clock
         started_ms = clock.now_ms()
@@ -111,7 +119,10 @@ class Worker:
             network=group.net.network(host),
             rng=Random(f"{host} {self._starts}"),
         )
-        self.manager = LaneManager(member, lanes, self.membership, self.peers, clock)
+        self.shares = GroupShares(self.membership, self.name)
+        self.manager = LaneManager(
+            member, lanes, self.shares, self.peers, clock, has_disk_room=lambda: router.has_disk_room
+        )
         self.handler = PeerRequestHandler(self.manager, clock, lambda: router.has_disk_room)
         self._note_given_up()
         router.standing = self.manager.standing
@@ -119,29 +130,33 @@ class Worker:
 
     def _note_given_up(self) -> None:
         """Have the world learn of each lane that it gives up and that nobody has taken from it meanwhile."""
-        appends, told = self.manager.appends, self.manager.appends._on_change
+        hand_overs = self.manager.hand_overs
+        told = hand_overs.appends._on_change
         before: set[int] = set()
 
         def on_change() -> None:
             now = asyncio.get_running_loop().time()
-            lost = appends.given_up - before - self.group.run_beside(self)
+            lost = hand_overs.given_up - before - self.group.run_beside(self)
             others = {each.name: each._starts for each in self.group.workers.values() if each is not self}
             self.group.given_up += [(lane, now, others) for lane in lost]
             before.clear()
-            before.update(appends.given_up)
+            before.update(hand_overs.given_up)
             told()
 
-        appends._on_change = on_change
+        hand_overs.appends._on_change = hand_overs.disk._on_change = on_change
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as running:
             running.create_task(self.peers.run(None, self.handler))
             running.create_task(self.manager.run())
             running.create_task(self._open())
+            if self.group.beside is not None:
+                running.create_task(self.group.beside(self))
 
     async def _open(self) -> None:
-        """Open it to clients while it is ready."""
+        """Open it to clients while it is ready, and look at its disk, as app.process.disk does."""
         while not self.router.is_leaving:
+            self.router.has_disk_room = self.has_disk_room
             self.is_open = self.router.is_ready
             await asyncio.sleep(PAUSE_S)
 
@@ -302,7 +317,9 @@ class GroupWorld:
         self.refusals = 0
         """Answers of `deliver` but success, and whoever of them could not even ask."""
         self.given_up: list[tuple[int, float, dict[str, int]]] = []
-        """Lanes whose owner gave them up as its appends were not answered, when, and who else ran then."""
+        """Lanes that their owner gave up, when, and who else ran then."""
+        self.beside: Callable[[Worker], Coroutine[Any, Any, None]] | None = None
+        """What each process runs besides lanes."""
         self._background: list[asyncio.Task[Any]] = []
 
     async def __aenter__(self) -> "GroupWorld":

@@ -6,6 +6,7 @@ thrown away before its lane serves again; what the log does not answer moves not
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -19,6 +20,7 @@ from dedupe.partition.metrics import Proofs
 from dedupe.storage.notes import SKIPS, Skips
 from tests.sim.session_world import SessionWorld
 from tests.sim.world import CLEAN, QUARANTINE, QUICK, World
+from tests.support.sim.snapshots import SimSnapshots
 
 TIMES = replace(QUICK, maintenance_s=1e6)  # what is found here is found by a proof
 STORED = 12
@@ -228,14 +230,30 @@ async def test_record_that_retention_has_deleted_disproves_nothing() -> None:
     await world.crash()
 
 
+class Reliable(Random):
+    """Dice of a bucket that always answers."""
+
+    def random(self) -> float:
+        return 1.0
+
+
 @pytest.mark.parametrize("end", ["crash", "drain"])
 async def test_disproved_index_is_not_opened_again_whatever_ends_its_lane_first(end: str) -> None:
     world, lane = await world_with(events_of(World(), STORED))
+    world.use_snapshots(Reliable())
+    snapshots = [disk.snapshots for disk in (world.disk, world.spare_disk)]
+    assert isinstance(snapshots[0], SimSnapshots)
+    assert isinstance(snapshots[1], SimSnapshots)
     event = invented(world, world.committed()[0][3])
     lane._maintenance.proof._on_disproved = lambda: None  # the lane does not get to it
+    lineage, identity = lane.partition_index.index.lineage, world.index_identity(0)
+    snapshots[0].take(identity)
 
     assert await verdict_of(world, event) is Admission.DUPLICATE
     assert await proved(lane) == Proofs(disproved=1)
+    await snapshots[0].withdraw_doubted()  # as its process does, whatever became of the lane
+    assert [each async for each in snapshots[1].candidates(identity)] == []
+    assert await snapshots[1].is_doubted(identity, lineage)
     if end == "drain":
         assert world.router is not None
         world.router.drain()

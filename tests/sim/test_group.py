@@ -175,18 +175,6 @@ async def test_lane_of_an_owner_that_does_not_reach_the_log_is_claimed_although_
         await group.judge()
 
 
-async def test_lane_of_an_owner_whose_index_fails_is_claimed() -> None:
-    async with GroupWorld(*NAMES) as group:
-        await begin(group)
-        owner, follower = owner_and_follower(group)
-        owner.world.disk.has_room = False
-
-        assert await group.until(lambda: group.owner_of(0) is follower) < 21
-        owner.world.disk.has_room = True
-        await group.settle()
-        await group.judge()
-
-
 async def test_log_that_answers_nobody_moves_no_lane() -> None:
     async with GroupWorld(*NAMES) as group:
         await begin(group)

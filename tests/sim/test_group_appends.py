@@ -80,7 +80,7 @@ async def test_broker_that_answers_nobody_delays_the_probe_of_no_other_one() -> 
 
         took_s = await group.until(lambda: group.owner_of(1) is standby)
         assert took_s < append_watch.LATE_S + append_watch.PROBE_S + 1
-        assert owner.manager.appends.given_up == {1}
+        assert owner.manager.hand_overs.appends.given_up == {1}
         for worker in group.alive:
             worker.world.connection.mend()
         await group.settle(2 * append_watch.PROVED_S)
@@ -95,7 +95,7 @@ async def test_worker_gets_lanes_again_once_all_leaders_that_it_missed_answer() 
         owner, _ = await _owner_of_two_leaders(group, "one", "other")
         owner.world.connection.silent.update({"one", "other"})
         _send_to_all_lanes(group)
-        await group.until(lambda: owner.manager.appends.given_up >= {0, 1})
+        await group.until(lambda: owner.manager.hand_overs.appends.given_up >= {0, 1})
         owner.world.connection.silent.discard("one")
         await asyncio.sleep(append_watch.PROVED_S + 30)
         assert not owner.owned
@@ -126,7 +126,7 @@ async def test_last_worker_keeps_its_lanes() -> None:
         await begin(group)
         group["a"].world.connection.drops_large.add(LEADER)
         await asyncio.sleep(30)
-        assert not group["a"].manager.appends.given_up
+        assert not group["a"].manager.hand_overs.appends.given_up
         group["a"].world.connection.drops_large.clear()
         assert await group.settle() < 15
         await group.judge()
@@ -139,7 +139,7 @@ async def test_of_two_workers_the_last_that_can_append_keeps_all_lanes() -> None
         await group.until(lambda: len(group["b"].owned) == len(group["b"].router.all_lanes))
         group["b"].world.connection.drops_large.add(LEADER)
         await asyncio.sleep(30)
-        assert not group["b"].manager.appends.given_up
+        assert not group["b"].manager.hand_overs.appends.given_up
         for worker in group.alive:
             worker.world.connection.drops_large.clear()
         await group.settle(2 * append_watch.PROVED_S)
@@ -187,7 +187,7 @@ async def test_lane_is_given_up_once_in_ten_minutes() -> None:
             worker.world.connection.drops_large.clear()
             await asyncio.sleep(70)
             await group.settle()
-        given_up = sum(worker.manager.appends.moves for worker in group.alive)
+        given_up = sum(worker.manager.hand_overs.appends.moves for worker in group.alive)
         assert 0 < given_up <= len(group["a"].router.all_lanes)
         await group.judge()
 
@@ -231,11 +231,12 @@ async def test_lane_that_was_given_up_is_not_given_up_again_by_who_has_claimed_i
         given_up, own = owner.owned & {0, 1}, follower.owned & {0, 1}
         follower.world.connection.drops_large.add(LEADER)
         await asyncio.sleep(append_watch.LATE_S + append_watch.PROBE_S / 2)
-        owner.manager.appends.given_up |= given_up  # while the other one waits for the answer to its probe
-        owner.manager.appends._on_change()
-        await group.until(lambda: bool(follower.manager.appends.given_up))
+        appends = owner.manager.hand_overs.appends
+        appends.given_up |= given_up  # while the other one waits for the answer to its probe
+        appends._on_change()
+        await group.until(lambda: bool(follower.manager.hand_overs.appends.given_up))
         assert follower.manager.claims
-        assert follower.manager.appends.given_up == own
+        assert follower.manager.hand_overs.appends.given_up == own
         for worker in group.alive:
             worker.world.connection.mend()
         await group.settle(2 * append_watch.PROVED_S)
@@ -283,8 +284,8 @@ async def test_workers_know_what_an_owner_gave_up_before_it_was_restarted() -> N
         owner.start()
         await group.settle()
         for worker in set(group.alive) - {owner}:
-            assert not await worker.manager.appends.can_append(0, LEADER)
-            assert await worker.manager.appends.can_append(kept, LEADER)
+            assert not await worker.manager.hand_overs.appends.can_append(0, LEADER)
+            assert await worker.manager.hand_overs.appends.can_append(kept, LEADER)
         await group.judge()
 
 
@@ -318,5 +319,5 @@ async def test_lane_of_a_worker_that_stays_broken_can_be_given_up_again_after_te
         await asyncio.sleep(append_watch.MOVE_AGAIN_S)
         follower.world.connection.drops_large.add(LEADER)
         assert await group.until(lambda: group.owner_of(0) not in (follower, None)) < GAP_S
-        assert 0 in follower.manager.appends.given_up
+        assert 0 in follower.manager.hand_overs.appends.given_up
         await group.judge()

@@ -171,3 +171,47 @@ async def test_link_that_breaks_again_and_again_counts_as_missed() -> None:
         assert group.slowest_s < 6
         assert await group.until(lambda: all(worker.owned for worker in group.alive)) < 15
         await group.judge()
+
+
+@pytest.mark.regression("A path between two workers that trickled stayed a link, and what took it waited.")
+@pytest.mark.parametrize("fault", ["accepts", "trickles"])
+@pytest.mark.parametrize("ways", ["one way", "both ways"])
+async def test_path_on_which_pings_pass_and_submissions_wait_costs_one_worker(fault: str, ways: str) -> None:
+    async with GroupWorld(*NAMES) as group:
+        await group.start()
+        owner, follower = owner_and_follower(group)
+        for client in ("x", "y"):
+            group.stream(client, size=4_000)
+        await asyncio.sleep(1)
+        pair = owner.name, follower.name
+        for way in (pair, pair[::-1])[: 1 + (ways == "both ways")]:
+            group.net.swallowed_over.update({way: 1_600} if fault == "accepts" else {})
+            group.net.bytes_per_s.update({way: 4_000.0} if fault == "trickles" else {})
+        with capture_logs() as logs:
+            await asyncio.sleep(40)
+
+        assert sorted(map(bool, (owner.owned, follower.owned))) == [False, True]
+        assert group.slowest_s < 10
+        assert any(log["event"] == "a worker is down" for log in logs)
+        told = [line.partition(": ") for line in group.alive[0].manager.assignment.broken]
+        assert any({*link.split(" -> ")} == {*pair} and why for link, _, why in told)
+        group.net.mend_all()
+        await group.settle()
+        await group.judge()
+
+
+async def test_path_of_three_and_a_half_seconds_there_and_back_moves_no_lane() -> None:
+    async with served_by_a_third() as (group, owner, follower):
+        (third,) = {*group.alive} - {owner, follower}
+        moves = sum(worker.manager.moves for worker in group.alive)
+        for delay_s in (0.5, 1.0, 1.5, 1.75):
+            group.net.delays_s[owner.name, third.name] = group.net.delays_s[third.name, owner.name] = delay_s
+            await asyncio.sleep(2)
+        group.slowest_s = 0
+        await asyncio.sleep(LASTING_S)
+
+        assert 3.5 < group.slowest_s < 4.5
+        assert group.refusals == 0
+        assert sum(worker.manager.moves for worker in group.alive) == moves
+        group.net.mend_all()
+        await group.judge()

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from dedupe.cluster.append_watch import PROVED_S
+from dedupe.cluster.disk_watch import ROOM_S
 from dedupe.decide.committed import Committed
 from tests.sim.group_plan import missing_cells
 from tests.sim.group_world import PAUSE_S, GroupWorld, Worker
@@ -63,7 +64,8 @@ async def test_history_of_a_group_keeps_every_promise(seed: int, seen: Seen) -> 
                 if isinstance(end, Exception):
                     raise end
         await heal(group)
-        await group.settle(HEALED_S + PROVED_S * bool(group.given_up))
+        is_left = any(worker.manager.hand_overs.disk.given_up for worker in group.alive)
+        await group.settle(HEALED_S + (ROOM_S if is_left else PROVED_S) * bool(group.given_up))
         await group.judge([str(number) for number in range(60)])
     seen["histories", "run"] += 1
 
@@ -138,7 +140,7 @@ async def heal(group: GroupWorld) -> None:
     group.net.mend_all()
     for worker in group.workers.values():
         worker.world.clock.ms = group.world.clock.ms
-        worker.world.disk.has_room = True
+        worker.world.disk.has_room = worker.has_disk_room = True
         worker.world.connection.mend()
         worker.thaw()
         if not worker.is_alive:
@@ -192,6 +194,16 @@ async def _large_lost(group: GroupWorld, worker: Worker, rng: Random) -> None:
         group.net.size_max[way[::-1]] = 1_000
 
 
+async def _grey(group: GroupWorld, worker: Worker, rng: Random) -> None:
+    """Let pings pass between two workers, and hardly anything else."""
+    way = worker.name, _another(group, worker, rng)
+    for each in (way, way[::-1])[: rng.randint(1, 2)]:
+        if rng.random() < 0.5:
+            group.net.swallowed_over[each] = 1_600
+        else:
+            group.net.bytes_per_s[each] = rng.choice((2_000, 8_000))
+
+
 async def _large_appends_lost(group: GroupWorld, worker: Worker, rng: Random) -> None:
     worker.world.connection.drops_large.add(_leader(group, rng))
 
@@ -222,6 +234,10 @@ async def _log_cut_off(_group: GroupWorld, worker: Worker, _rng: Random) -> None
 
 async def _disk_full(_group: GroupWorld, worker: Worker, _rng: Random) -> None:
     worker.world.disk.has_room = False
+
+
+async def _disk_low(_group: GroupWorld, worker: Worker, _rng: Random) -> None:
+    worker.has_disk_room = False
 
 
 async def _coordinator_down(group: GroupWorld, _worker: Worker, _rng: Random) -> None:
@@ -324,6 +340,11 @@ def _stuck(group: GroupWorld, rng: Random) -> None:
     group.world.log.partition(*rng.choice(LANES_OF)).is_stuck = True
 
 
+def _disks_low(group: GroupWorld, _rng: Random) -> None:
+    for worker in group.workers.values():
+        worker.has_disk_room = False
+
+
 def _refusing(group: GroupWorld, rng: Random) -> None:
     group.world.log.partition(*rng.choice(LANES_OF)).refused_appends = rng.choice((3, 1_000_000))
 
@@ -335,6 +356,7 @@ OUTAGES: dict[str, Callable[[GroupWorld, Random], None]] = {
     "large requests lost": _large_lost_for_all,
     "broker slow": _slow_for_all,
     "log down": _log_down,
+    "disks low": _disks_low,
     "replicas silent": _stuck,
     "appends refused": _refusing,
     "coordinator frozen": lambda group, _rng: setattr(group.coordinator, "is_frozen", True),
@@ -355,12 +377,14 @@ BEFALLS: dict[str, Befall] = {
     "reset": _reset,
     "slow_network": _slow_network,
     "large_lost": _large_lost,
+    "grey": _grey,
     "large_appends_lost": _large_appends_lost,
     "broker_cut_off": _broker_cut_off,
     "broker_slow": _broker_slow,
     "broker_frozen": _broker_frozen,
     "log_cut_off": _log_cut_off,
     "disk_full": _disk_full,
+    "disk_low": _disk_low,
     "coordinator_down": _coordinator_down,
     "coordinator_slow": _coordinator_slow,
     "coordinator_frozen": _coordinator_frozen,

@@ -74,6 +74,7 @@ class Coordinator:
         self.due: dict[int, list[Answer]] = {}
         self.always: dict[int, Answer] = {}
         self.is_found = True
+        self.is_garbled = False
         self.transports: list[SimTransport] = []
         self._generation = 0
         loop.listeners[ADDRESS.host, ADDRESS.port] = self._accept
@@ -122,7 +123,8 @@ class Coordinator:
             ((protocol, told),) = request.group_protocols
             return kind(0, code, self._generation, protocol, NAME, NAME, [(NAME, None, told)])
         if api == SYNC:
-            return kind(0, code, dict(request.group_assignment).get(NAME, b""))
+            share = dict(request.group_assignment).get(NAME, b"")
+            return kind(0, code, b"garbled" if self.is_garbled else share)
         return kind(0, code)
 
 
@@ -260,6 +262,34 @@ async def test_silence_is_counted_from_the_question(coordinator: Coordinator, wo
     await asyncio.sleep(10)
 
     assert 10 <= worker.membership.silence_s < 10 + 2 * TIMES.heartbeat_s
+
+
+@pytest.mark.regression("A coordinator that answered, and whose group never completed, looked well.")
+@pytest.mark.parametrize(
+    ("api", "answer"), [(SYNC, REBALANCE_IN_PROGRESS), (JOIN, COORDINATOR_NOT_AVAILABLE)]
+)
+async def test_group_that_never_completes_is_told_although_its_coordinator_answers(
+    coordinator: Coordinator, worker: Worker, api: int, answer: int
+) -> None:
+    await worker.is_member()
+    assert worker.membership.joining_s == 0
+    coordinator.always[api] = answer
+    worker.membership.rejoin()
+
+    await asyncio.sleep(60)
+
+    assert 55 < worker.membership.joining_s <= 60
+    coordinator.always.clear()
+    await asyncio.sleep(5)
+    assert worker.membership.joining_s == 0
+
+
+async def test_assignment_that_cannot_be_decoded_is_none(coordinator: Coordinator, worker: Worker) -> None:
+    await worker.is_member()
+    coordinator.is_garbled = True
+    worker.membership.rejoin()
+    await asyncio.sleep(30)
+    assert worker.membership.joining_s > 25
 
 
 @pytest.mark.parametrize("can_describe", [False])

@@ -42,7 +42,7 @@ async def test_slow_owner_hands_all_its_lanes_over_within_forty_seconds(group: G
 
     assert slow_watch.LASTS_S < took_s < 40
     assert await group.until(lambda: not owner.owned) < 10
-    assert owner.manager.slow.is_slow
+    assert owner.manager.hand_overs.slow.is_slow
     assert group.slowest_s < GAP_S
     assert await group.settle() < 5, "the others need it for nothing"
     group.slowest_s = 0
@@ -54,7 +54,7 @@ async def test_slow_owner_hands_all_its_lanes_over_within_forty_seconds(group: G
     await asyncio.sleep(PROVED_S - 10)
     assert not owner.owned, "not proved yet"
     assert await group.until(lambda: bool(owner.owned)) < 30
-    assert not owner.manager.slow.is_slow
+    assert not owner.manager.hand_overs.slow.is_slow
     await group.settle()
     await group.judge()
 
@@ -108,7 +108,7 @@ async def test_owner_that_is_not_ten_times_slower_is_not_called_slow(group: Grou
         worker.world.connection.latency_s[LEADER] = 0.25
     owner, _ = await slow_down(group)
     await asyncio.sleep(60)
-    assert not owner.manager.slow.is_slow
+    assert not owner.manager.hand_overs.slow.is_slow
     await stays(group)
 
 
@@ -152,7 +152,7 @@ async def test_standby_of_an_earlier_version_takes_nothing(group: GroupWorld) ->
 
 async def test_standby_is_who_has_followed_and_is_quick(group: GroupWorld) -> None:
     _, follower = owner_and_follower(group)
-    followed, slow = sorted(follower.followed), follower.manager.slow
+    followed, slow = sorted(follower.followed), follower.manager.hand_overs.slow
     assert await slow.stands_by(followed, 0) is not None
     assert await slow.stands_by([*followed, *follower.owned], 0) is None
     follower.world.connection.drops_large.add(LEADER)
@@ -181,7 +181,7 @@ async def test_of_two_workers_the_quick_one_takes_all_lanes_and_keeps_them() -> 
         assert await group.until(lambda: len(follower.owned) == len(owner.router.all_lanes)) < 45
         follower.world.connection.latency_s[LEADER] = SLOW_S
         await asyncio.sleep(90)
-        assert not follower.manager.slow.handed_over
+        assert not follower.manager.hand_overs.slow.handed_over
         for worker in group.alive:
             worker.world.connection.latency_s.clear()
         await group.settle(2 * PROVED_S)
@@ -212,10 +212,10 @@ async def test_lane_is_handed_over_once_in_ten_minutes() -> None:
         handed_over = 0
         for name in ("a", "b", "a", "b"):
             worker = group[name]
-            before = worker.manager.slow.handed_over
+            before = worker.manager.hand_overs.slow.handed_over
             worker.world.connection.latency_s[LEADER] = SLOW_S
             await asyncio.sleep(60)
-            handed_over += len(worker.manager.slow.handed_over - before)
+            handed_over += len(worker.manager.hand_overs.slow.handed_over - before)
             worker.world.connection.latency_s.clear()
             await asyncio.sleep(70)
             await group.settle()
@@ -234,7 +234,7 @@ async def test_standby_knows_what_an_owner_handed_over_before_it_was_restarted()
         owner.start()
         await group.settle()
         for lane in set(follower.followed) - set(kept):
-            assert await follower.manager.slow.stands_by([lane], lane) is None
-        assert follower.manager.slow._have_moved([0])
-        assert not follower.manager.slow._have_moved(kept)
+            assert await follower.manager.hand_overs.slow.stands_by([lane], lane) is None
+        assert follower.manager.hand_overs.slow._have_moved([0])
+        assert not follower.manager.hand_overs.slow._have_moved(kept)
         await group.judge()

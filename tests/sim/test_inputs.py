@@ -18,9 +18,12 @@ from app.ingest.event_limits import EventLimits
 from app.ingest.identify import Identifier
 from app.ingest.routes.events import Ingest
 from app.inputs.input_file import InputSpec
-from app.inputs.inputs import Inputs
+from app.inputs.inputs import Input, Inputs
+from app.inputs.seeks import SeekRefusedError, SeekTo
+from dedupe.cluster.input_shares import InputShares, LoneShares
 from dedupe.model.types import Offset
 from dedupe.router import Router
+from dedupe.storage.input_log import CommittedOffset
 from tests.sim.seeds import each_seed
 from tests.sim.world import CLEAN, QUARANTINE, SOURCE, World
 from tests.support.sim.faults import SimFaults
@@ -30,8 +33,14 @@ PARTITIONS, EVENTS, CRASHES = 2, 60, 3
 WINDOW_S = 7 * 86_400.0
 
 
-def inputs_of(world: World, router: Router, cluster: SimInputs, **fields: object) -> Inputs:
-    """Return what a process reads inputs by."""
+def inputs_of(
+    world: World,
+    router: Router,
+    cluster: SimInputs,
+    shares: InputShares | None = None,
+    **fields: object,
+) -> Inputs:
+    """Return what a process reads inputs by; a lone one without `shares`."""
     spec = {
         "name": "raw",
         "topic": "raw",
@@ -61,6 +70,7 @@ def inputs_of(world: World, router: Router, cluster: SimInputs, **fields: object
         store=world.log,
         topic=CLEAN.name,
         window_s=WINDOW_S,
+        shares=shares or LoneShares(),
         own_ids=own_ids,
     )
 
@@ -73,12 +83,14 @@ def stored(world: World) -> Counter[str]:
     return Counter(record.key.decode() for partition in world.committed() for record in partition)
 
 
-def filled(world: World, rng: Random, *, failing: float) -> tuple[SimInputs, set[str]]:
+def filled(
+    world: World, rng: Random, *, failing: float, partitions: int = PARTITIONS, events: int = EVENTS
+) -> tuple[SimInputs, set[str]]:
     """Return a topic of events, of which some are repeated, and their ids."""
-    cluster = SimInputs(rng, PARTITIONS, failing=failing)
-    ids = [f"m-{number}" for number in range(EVENTS)]
-    for message_id in [*ids, *rng.choices(ids, k=EVENTS // 4)]:
-        cluster.append(rng.randrange(PARTITIONS), event(message_id), world.clock.now_ms())
+    cluster = SimInputs(rng, partitions, failing=failing)
+    ids = [f"m-{number}" for number in range(events)]
+    for message_id in [*ids, *rng.choices(ids, k=events // 4)]:
+        cluster.append(rng.randrange(partitions), event(message_id), world.clock.now_ms())
     cluster.append(0, b"no event", world.clock.now_ms())
     return cluster, set(ids)
 
@@ -103,6 +115,7 @@ async def test_events_are_stored_once_through_all_faults(seed: int) -> None:
     )
     cluster, ids = filled(world, rng, failing=0.1)
     cluster.on_commit = behind_verdicts(world, cluster)
+    cluster.misdelivering, cluster.hanging = 0.05, 0.01
     for crash in range(CRASHES + 1):
         router = world.boot()
         inputs = inputs_of(world, router, cluster)
@@ -192,3 +205,218 @@ async def test_first_start_behind_the_window_is_refused() -> None:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         await world.crash()
+
+
+async def test_partition_that_begins_at_the_end_begins_there_again_after_a_crash() -> None:
+    world = World()
+    cluster, _ = filled(world, Random(1), failing=0)
+    for crash in range(3):
+        inputs = inputs_of(world, await world.start(), cluster, start="latest")
+        reading = asyncio.ensure_future(inputs.run())
+        async with asyncio.timeout(600):
+            while len(inputs.inputs[0].partitions) < PARTITIONS or None in {
+                each.position for each in inputs.inputs[0].partitions.values()
+            }:
+                await asyncio.sleep(0.01)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        cluster.offsets.clear()  # it was killed before it had committed anything
+        await world.crash()
+        cluster.append(crash % PARTITIONS, event(f"later-{crash}"), world.clock.now_ms())
+    inputs = inputs_of(world, await world.start(), cluster, start="latest")
+    reading = asyncio.ensure_future(inputs.run())
+    async with asyncio.timeout(600):
+        while len(stored(world)) < 3:
+            await asyncio.sleep(0.1)
+    assert stored(world) == Counter(f"later-{crash}" for crash in range(3))
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await world.crash()
+
+
+async def test_partition_that_is_added_is_read_from_its_first_record_on() -> None:
+    world = World()
+    cluster, _ = filled(world, Random(1), failing=0)
+    inputs = inputs_of(world, await world.start(), cluster, start="latest")
+    reading = asyncio.ensure_future(inputs.run())
+    async with asyncio.timeout(600):
+        while len(cluster.offsets) < PARTITIONS:
+            await asyncio.sleep(0.1)
+        cluster.first.append(0)
+        cluster.records.append([])
+        cluster.append(PARTITIONS, event("added"), world.clock.now_ms())
+        while not stored(world):
+            await asyncio.sleep(0.1)
+    assert stored(world) == Counter(["added"])
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await world.crash()
+
+
+class Running:
+    """A process that reads the input, and others after it on the same disk and log."""
+
+    def __init__(self, world: World, cluster: SimInputs) -> None:
+        self.world, self.cluster = world, cluster
+
+    async def start(self, **fields: object) -> None:
+        self.inputs = inputs_of(self.world, await self.world.start(), self.cluster, None, **fields)
+        self.reading = asyncio.ensure_future(self.inputs.run())
+
+    async def crash(self) -> None:
+        self.reading.cancel()
+        await asyncio.gather(self.reading, return_exceptions=True)
+        await self.world.crash()
+
+    async def restart(self, **fields: object) -> None:
+        await self.crash()
+        await self.start(**fields)
+
+    @property
+    def input(self) -> Input:
+        return self.inputs.inputs[0]
+
+    async def seek(self, to: SeekTo, partition: int | None = None, *, past_window: bool = False) -> None:
+        await self.inputs.seek(self.input, to, partition, reads_past_window=past_window)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(600):
+            while not holds():
+                assert not self.reading.done()
+                await asyncio.sleep(0.1)
+
+    async def read_all(self) -> None:
+        """Wait until all is read and committed."""
+        ends = {number: len(records) for number, records in enumerate(self.cluster.records)}
+        await self.until(lambda: {n: at.offset for n, at in self.cluster.offsets.items()} == ends)
+
+
+async def test_paused_input_reads_nothing_on_through_restarts_until_it_is_resumed() -> None:
+    world = World()
+    cluster, ids = filled(world, Random(1), failing=0)
+    running = Running(world, cluster)
+    await running.start()
+    await running.read_all()
+    await running.input.control.pause()
+    await asyncio.sleep(5)  # what was under way
+    cluster.append(0, event("later"), world.clock.now_ms())
+    for _ in range(2):
+        await asyncio.sleep(30)
+        assert "later" not in stored(world)
+        assert running.input.control.told.is_paused
+        await running.restart()
+    await running.input.control.resume()
+    await running.until(lambda: "later" in stored(world))
+    assert stored(world) == Counter([*ids, "later"])
+    await running.crash()
+
+
+async def test_seek_is_done_once_and_stores_nothing_twice() -> None:
+    world = World()
+    cluster, ids = filled(world, Random(1), failing=0)
+    running = Running(world, cluster)
+    await running.start()
+    await running.read_all()
+    before = running.input.total.records
+    await running.seek("earliest")
+    await running.until(lambda: running.input.total.records == 2 * before)
+    await running.read_all()
+    await running.restart()
+    await asyncio.sleep(30)
+    assert running.input.total.records == 0, "it was done before the restart"
+    assert stored(world) == Counter(ids)
+    await running.input.control.pause()
+    await asyncio.sleep(5)
+    await running.seek(3, 1)
+    await running.restart()
+    await running.input.control.resume()
+    await running.until(lambda: running.input.total.records == len(cluster.records[1]) - 3)
+    await running.crash()
+
+
+async def test_seek_past_the_window_is_refused_when_it_is_told_and_when_it_is_done() -> None:
+    world = World()
+    cluster, _ = filled(world, Random(1), failing=0, partitions=1)
+    running = Running(world, cluster)
+    await running.start()
+    await running.read_all()
+    await running.input.control.pause()
+    await asyncio.sleep(5)
+    await running.seek("earliest")
+    world.clock.ms += round(WINDOW_S * 1000) + 1
+    with pytest.raises(SeekRefusedError, match="older than the window"):
+        await running.seek("earliest")
+    await running.input.control.resume()
+    await running.until(lambda: running.input.stopped is not None)
+    assert "older than the window" in str(running.input.stopped)
+    await running.seek("latest")
+    await running.input.control.resume()
+    await running.until(lambda: running.input.stopped is None)
+    await running.read_all()
+    await running.seek(0, 0, past_window=True)
+    await running.until(lambda: running.input.total.records == len(cluster.records[0]))
+    await running.crash()
+
+
+@pytest.mark.parametrize(
+    ("to", "partition", "sentence"),
+    [(0, None, "name the partition"), (0, 9, "has 2 partitions"), (10**6, 0, "has the offsets 0 to")],
+)
+async def test_seek_to_no_place_is_refused(to: SeekTo, partition: int | None, sentence: str) -> None:
+    world = World()
+    running = Running(world, filled(world, Random(1), failing=0)[0])
+    await running.start()
+    with pytest.raises(SeekRefusedError, match=sentence):
+        await running.seek(to, partition)
+    await running.crash()
+
+
+async def test_reset_by_another_program_counts_until_the_next_seek() -> None:
+    world = World()
+    cluster, _ = filled(world, Random(1), failing=0, partitions=1)
+    running = Running(world, cluster)
+    await running.start()
+    await running.read_all()
+    await running.seek("earliest")
+    await running.until(lambda: running.input.total.records == 2 * len(cluster.records[0]))
+    await running.read_all()
+    await running.crash()
+    cluster.offsets[0] = CommittedOffset(5, "")
+    await running.start()
+    await running.until(lambda: running.input.total.records == len(cluster.records[0]) - 5)
+    await running.read_all()
+    await running.crash()
+    cluster.offsets[0] = CommittedOffset(10**6, "")
+    await running.start()
+    await running.until(lambda: running.input.stopped is not None)
+    await running.seek(7, 0)
+    await running.input.control.resume()
+    await running.until(lambda: running.input.total.records == len(cluster.records[0]) - 7)
+    await running.crash()
+
+
+async def test_client_that_hangs_or_delivers_again_is_replaced_and_counted() -> None:
+    world = World()
+    cluster, ids = filled(world, Random(1), failing=0)
+    cluster.misdelivering, cluster.hanging = 0.2, 0.1
+    running = Running(world, cluster)
+    await running.start()
+    await running.read_all()
+    assert running.input.total.misdelivered > 0
+    assert running.input.total.records == sum(map(len, cluster.records)), "each was taken once"
+    assert stored(world) == Counter(ids)
+    await running.crash()
+
+
+async def test_input_with_a_limit_pauses_and_loses_nothing() -> None:
+    world = World()
+    cluster, ids = filled(world, Random(1), failing=0)
+    running = Running(world, cluster)
+    began_at = asyncio.get_running_loop().time()
+    await running.start(events_per_s=2.0)
+    await running.read_all()
+    fewest = min(map(len, cluster.records))
+    assert asyncio.get_running_loop().time() - began_at >= fewest - 10, "a partition has 1 event a second"
+    assert running.input.total.throttled_s > 0
+    assert stored(world) == Counter(ids)
+    await running.crash()

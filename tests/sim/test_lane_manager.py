@@ -82,7 +82,7 @@ class SimMembership:
     """A place in a group that says what a test wants."""
 
     def __init__(self) -> None:
-        self.silence_s = 0.0
+        self.silence_s = self.joining_s = 0.0
         self.rejoins = 0
 
     async def run(self, describe: Describe, take: Take) -> None:
@@ -103,7 +103,12 @@ class Site:
         self.router: Router = world.build()
         self.membership, self.peers = SimMembership(), SimPeers()
         self.manager = LaneManager(
-            Member(SELF, "self:1"), self.lanes, self.membership, self.peers, world.clock
+            Member(SELF, "self:1"),
+            self.lanes,
+            self.membership,
+            self.peers,
+            world.clock,
+            has_disk_room=lambda: self.router.has_disk_room,
         )
         self.handler = PeerRequestHandler(self.manager, world.clock, lambda: self.router.has_disk_room)
         self.generation = 0
@@ -440,7 +445,7 @@ async def test_only_lanes_that_another_worker_follows_replicate_their_commits(
     def note(number: int, _committed: Committed) -> None:
         encoded.append(number)
 
-    monkeypatch.setattr("dedupe.cluster.lane_manager.encode_committed", note)
+    monkeypatch.setattr("dedupe.cluster.replication.encode_committed", note)
     world = await pinned()
     async with running(Site(world)) as site:
         site.assign(SELF, OTHER)

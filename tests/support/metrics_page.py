@@ -46,13 +46,13 @@ def families() -> Iterator[Metric]:
             claims=0,
             worker="",
             assignment=SimpleNamespace(addresses={}),
-            slow=SimpleNamespace(commit_ms={"leader": 0}, is_slow=False),
+            hand_overs=SimpleNamespace(slow=SimpleNamespace(commit_ms={"leader": 0}, is_slow=False)),
         )
         group: Any = SimpleNamespace(
             manager=manager,
             can_follow=True,
             peers=SimpleNamespace(metrics=PeerMetrics()),
-            membership=SimpleNamespace(silence_s=0.0),
+            membership=SimpleNamespace(silence_s=0.0, joining_s=0.0),
         )
         for collector in (
             RequestMetrics(),
@@ -65,7 +65,7 @@ def families() -> Iterator[Metric]:
             GroupCollector(cast("Any", group)),
             SourceCollector(SourceUse()),
             SettingCollector(cast("Any", SimpleNamespace(problems=()))),
-            NativeCollector(NativeUse("")),
+            NativeCollector(NativeUse("", lambda: (0, ""))),
             InputCollector(cast("Any", SimpleNamespace(inputs=()))),
             SnapshotCollector(cast("Any", SimpleNamespace(lanes=(), drill_age_s=0.0))),
         ):

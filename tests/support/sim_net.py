@@ -21,6 +21,8 @@ WINDOW_BYTES = 64 * 1024
 """What the other side's system takes although nobody reads there."""
 READ_BYTES_MAX = 64 * 1024
 
+PACKET_BYTES = 500
+"""The packets that a slow way passes one after the other."""
 PACKET_BYTES_MAX = 9_000
 """The largest packet; what is written at once is sent in as large ones."""
 
@@ -47,6 +49,10 @@ class SimNet:
         """What each worker's side of a connection runs in."""
         self.size_max: dict[tuple[str, str], int] = {}
         """By sender and receiver: a larger packet vanishes, and all behind it waits for it."""
+        self.swallowed_over: dict[tuple[str, str], int] = {}
+        """By sender and receiver: more bytes written at once vanish, as if they had arrived."""
+        self.bytes_per_s: dict[tuple[str, str], float] = {}
+        """By sender and receiver: how many bytes of each connection arrive in a second."""
         self._held: set[tuple[str, str]] = set()
         self._cut: set[frozenset[str]] = set()
         self._pipes: set[Pipe] = set()
@@ -96,9 +102,11 @@ class SimNet:
         self._cut.discard(frozenset((one, other)))
 
     def mend_all(self) -> None:
-        """Undo every `cut`, `hold`, `freeze` and `size_max`, and be quick again."""
+        """Undo every `cut`, `hold`, `freeze`, `size_max` and `swallowed_over`, and be quick again."""
         self._cut.clear()
         self.size_max.clear()
+        self.swallowed_over.clear()
+        self.bytes_per_s.clear()
         self._held.clear()
         self.delays_s.clear()
         self._wake()
@@ -182,11 +190,19 @@ class Pipe:
         if piece == RESET and self.is_stuck:
             self.drop()
         if isinstance(piece, bytes):
+            if len(piece) > self._net.swallowed_over.get(self.way, len(piece)):
+                return
             self.largest = max(self.largest, min(len(piece), PACKET_BYTES_MAX))
         due = self._loop.time() + self._net.delays_s[self.way]
         if self._pieces:
             due = max(due, self._pieces[-1][0])
-        self._pieces.append((due, piece))
+        rate = self._net.bytes_per_s.get(self.way)
+        if isinstance(piece, str) or rate is None:
+            self._pieces.append((due, piece))
+        else:
+            size = PACKET_BYTES
+            packets = [piece[at : at + size] for at in range(0, len(piece), size)]
+            self._pieces += [(due + size * count / rate, packet) for count, packet in enumerate(packets, 1)]
         self.bytes += len(piece) if isinstance(piece, bytes) else 0
         self.pump()
 

@@ -23,6 +23,8 @@ from tools.prove.run import BROKEN, HELD, LEFT_OUT, ROOT, Proof, Ran, Result, mi
 HISTORIES = 100
 MUTANTS_AT_ONCE = 10
 KILL_S, KILLS_BEGIN_S = 8.0, 45.0  # what a kill takes, and what comes before the first
+INPUT_FAULTS_MAX, INPUT_EVENTS_MAX = 40, 10_000_000
+INPUT_EVENTS_A_SECOND = 3_000  # that a group of two cores reads and is read, through kills
 CASE_S = 75.0  # of one network fault
 TIME = "gap_s"
 """In the message of a network test whose bound of time was missed, which a busy machine does, too."""
@@ -98,6 +100,17 @@ def kills(proof: Proof, budget_s: float, *, brokers: int) -> Result:
     table.insert(1, "|---" * (table[0].count("|") - 1) + "|")
     what = "kills, then a rolling restart" if brokers == 3 else "kills, then a freeze"
     return Result(HELD, f"{rounds} {what}; {events:,} events, 0 lost, 0 twice", "\n".join(table))
+
+
+def inputs(proof: Proof, budget_s: float) -> Result:
+    """A topic read by a group through kills and moves: input and clean topic are compared id by id."""
+    usable_s = max(0.0, budget_s - KILLS_BEGIN_S)
+    faults = max(4, min(INPUT_FAULTS_MAX, int(usable_s / KILL_S)))
+    events = max(20_000, min(INPUT_EVENTS_MAX, int(usable_s) * INPUT_EVENTS_A_SECOND))
+    seed = str(proof.rng.randrange(10**6))
+    env = {"INPUT_EVENTS": str(events), "INPUT_FAULTS": str(faults), "INPUT_SEED": seed}
+    ran, _ = proof.tests("inputs", ["tests/fault/test_inputs_drill.py"], 2 * budget_s + CASE_S, **env)
+    return _of_tests(ran, f"{events:,} events, {faults} kills and moves, 0 lost, 0 twice, seed {seed}")
 
 
 def network(proof: Proof, budget_s: float) -> Result:
@@ -235,6 +248,7 @@ PARTS = [
         _no_kafka,
         (kills.__doc__ or "").strip(),
     ),
+    Part("inputs", 5, inputs, _no_kafka),
     Part("network", 22, network, lambda: _no_kafka() or _no_namespaces()),
     Part("disks", 7, disk),
     Part("audit", 6, audit, lambda: _no_kafka() or _no_spark()),

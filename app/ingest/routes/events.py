@@ -55,7 +55,7 @@ from app.ingest.routes.parsing import (
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
 from app.ingest.unparsed_key import key_in
-from dedupe.decide.admission import NEW
+from dedupe.decide.admission import NEW, counts_of
 from dedupe.model.clock import Clock, Deadline
 from dedupe.model.errors import RetriableError
 from dedupe.model.identity import FINGERPRINT_BYTES
@@ -249,7 +249,7 @@ def _has_session(headers: Mapping[bytes, bytes], top: Mapping[str, Any] | None) 
 
 async def _take_all(
     identified: Identified,
-    items: Iterator[Event | Rejection | int],
+    items: Iterator[Event | list[Event] | Rejection | int],
     body_bytes: int,
     yield_to_others: YieldToOthers,
 ) -> None:
@@ -267,8 +267,9 @@ def _note(ingest: Ingest, identified: Identified, outcomes: Outcomes, context: R
     observer = ingest.observer
     if identified.events:
         ingest.use.note(identified.events, outcomes.admissions, context.headers)
-    new = outcomes.admissions.count(NEW)
-    if observer is not None and (observer.is_on or identified.rejections or new < len(outcomes.admissions)):
+    if observer is None:
+        return
+    if observer.is_on or identified.rejections or counts_of(outcomes.admissions).keys() - {NEW}:
         observer.decided(identified.events, outcomes, identified.quarantined, context)
 
 

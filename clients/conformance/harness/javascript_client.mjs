@@ -5,17 +5,19 @@ import { Client } from "../../javascript/gateway-client.js";
 import { fileStorage } from "../../javascript/node-storage.js";
 
 /** @type {Client} */ let client;
+/** @type {ReturnType<typeof fileStorage>} */ let storage;
 
 /** @type {Record<string, (command: any) => Promise<object>>} */
 const commands = {
   open: async ({ url, key, path }) => {
-    client = new Client(url, key, { storage: fileStorage(path) });
+    storage = fileStorage(path);
+    client = new Client(url, key, { storage });
     return { client: await client.clientId };
   },
   track: async ({ events }) => ({ places: await Promise.all(events.map((event) => client.send(event))) }),
   flush: async ({ timeoutMs }) => ({ flushed: await client.flush(timeoutMs) }),
   close: async ({ timeoutMs }) => ({ closed: await client.close(timeoutMs) }),
-  deadLetters: async () => ({ letters: (await client.deadLetters()).map(({ code, event }) => ({ code, event })) }),
+  deadLetters: async () => ({ letters: (await storage.read("deadLetters")).map(([, { code, event }]) => ({ code, event })) }),
 };
 
 for await (const line of createInterface({ input: process.stdin })) {

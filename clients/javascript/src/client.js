@@ -1,40 +1,35 @@
 // ---- the client
 
 const BATCH_EVENTS = 100;
-const BATCH_BYTES = 60_000;
-const KEEPALIVE_BYTES = 64_000; // of all requests that outlive a page together, fetch takes 64 KiB
+const BATCH_BYTES = 60_000; // of all requests that outlive a page together, fetch takes 64 KiB
 
+export const QUEUE_EVENTS = 10_000;
+const TIMEOUT_MS = 15_000;
 const LINGER_MS = 200; // how long a batch waits for more events, unless the page is left
 const BACKOFF_MS = 500;
 const BACKOFF_MAX_MS = 60_000;
-const REFUSED_MS = 10_000; // a key that is being rotated is right again soon, one that is wrong is not
-const REFUSED_MAX_MS = 600_000;
+const REFUSED = 10; // times as long: a key that is being rotated is right again soon, one that is wrong is not
 const REFUSALS_MAX = 3;
 const TELL_MS = 3_600_000;
+const POLL_MS = 20; // of what waits, by flush
 
-let keepaliveBytes = 0; // of all clients of the page
+const EVENT = 1; // what ends a pause
+const URGENT = 2;
 
 /** So many events wait already that no more are taken. */
 export class QueueFullError extends Error {}
 
 /** Queues events, and delivers each once. */
-export class Client {
-  #url;
-  /** @type {Required<Pick<Options, "queueEventsMax" | "timeoutMs">> & Options} */ #options;
-  #queue;
+export class Client extends Queue {
+  /** @type {Options} */ #options;
   #loop;
-  #encode;
   #eventsMax = BATCH_EVENTS; // less for a while after a batch that was too much for somebody
   #failures = 0;
-  #refused = ""; // the place of an event that somebody between has refused alone
-  #refusals = 0;
-  #isClosed = false;
-  /** @type {Map<string, { err: Error, since: number, toldAt: number }>} */ #troubles = new Map();
-  /** @type {Set<string>} what has happened since the queue was last looked at */ #signals = new Set();
-  #wakeUp = () => {};
-  /** @type {Set<() => void>} */ #waiters = new Set();
-  /** @type {Set<AbortController>} */ #inFlight = new Set();
-  /** @type {(() => void)[]} */ #unlisten = [];
+  #end = new AbortController();
+  #signal = this.#end.signal;
+  /** @type {{ [what in Trouble]?: { since: Date, toldAt: number } }} */ #troubles = {};
+  #urgency = 0; // of what has happened since the queue was last looked at
+  /** @type {() => any} */ #wakeUp = () => {};
 
   /**
    * @param {string} url of the gateway
@@ -43,53 +38,27 @@ export class Client {
    * @throws {TypeError} the url is none, or the key is missing
    */
   constructor(url, writeKey, options = {}) {
-    const base = baseOf(url);
-    if (!writeKey) throw new TypeError("the write key is missing");
-    this.#url = `${base}/v1/events?writeKey=${encodeURIComponent(writeKey)}`;
-    this.#options = { queueEventsMax: 10_000, timeoutMs: 15_000, ...options };
-    this.#encode = this.#options.encode;
-    const name = options.name ?? "gateway";
-    const storage = options.storage ?? new IndexedDBStorage(name);
-    this.#queue = new Queue(name, `${base} ${writeKey}`, storage, !options.storage, (err) => this.#tell("storage", err));
+    if (!/^https?:[^\s?#]+$/i.test(new URL(url) && url) || !writeKey) throw new TypeError("url_or_key_invalid");
+    const target = `${url.replace(/\/+$/, "")}/v1/events?writeKey=${encodeURIComponent(writeKey)}`;
+    const { name = "gateway", storage = indexedDBStorage(name) } = options;
+    super();
+    this.#options = options;
+    const hurry = () => this.#wake(URGENT);
+    const listeners = {
+      online: hurry,
+      pagehide: () => (this.#send(), this._leave()),
+      pageshow: () => (this._comeBack(), hurry()),
+      visibilitychange: () => document.hidden && this.#send(),
+    };
+    for (const [name, listener] of Object.entries(listeners))
+      globalThis.addEventListener?.(name, listener, { signal: this.#signal }); // React Native has none
+    this._ready = this._open(name, target, storage);
     this.#loop = this.#run();
-    this.#listen(globalThis, "online", () => this.#wake("hurry"));
-    this.#listen(globalThis, "pagehide", () => {
-      this.#leave();
-      this.#queue.release();
-    });
-    this.#listen(globalThis, "pageshow", () => {
-      if (this.#queue.isLeft) this.#queue.reopen();
-      this.#wake("hurry");
-    });
-    this.#listen(globalThis.document, "visibilitychange", () => {
-      if (document.visibilityState === "hidden") this.#leave();
-    });
   }
 
   /** Resolves to the id of this installation. */
   get clientId() {
-    return this.#queue.ready.then(() => this.#queue.client);
-  }
-
-  /** Whether what waits survives the end of the page; if not, it is in memory. */
-  get isDurable() {
-    return this.#queue.keeper.isDurable;
-  }
-
-  /** How many events this tab has to deliver. */
-  get waiting() {
-    return this.#queue.waiting;
-  }
-
-  /** When the oldest of them was queued; null without any. */
-  get oldest() {
-    const times = [...this.#queue.sessions.values()].flatMap(({ events }) => [...events.values()].slice(0, 1));
-    return times.length ? new Date(Math.min(...times.map(({ time }) => time ?? Date.now()))) : null;
-  }
-
-  /** What is wrong: why nothing is delivered, or why it is not kept. Null if nothing is. */
-  get lastError() {
-    return [...this.#troubles.values()].at(-1)?.err ?? null;
+    return this._ready;
   }
 
   /**
@@ -97,12 +66,10 @@ export class Client {
    *
    * @param {string} event
    * @param {Record<string, unknown>} [properties]
-   * @param {{ userId?: string, anonymousId?: string }} [who]
+   * @param {{ userId?: string, anonymousId?: string }} [who] without one it is this installation
    */
-  async track(event, properties = {}, { userId, anonymousId } = {}) {
-    if (this.isUnknown) await this.#queue.ready;
-    if (!userId) anonymousId ||= this.#queue.client;
-    return this.queue({ type: "track", event, userId, anonymousId, properties });
+  async track(event, properties = {}, who) {
+    return this.send({ type: "track", event, properties, ...who });
   }
 
   /**
@@ -115,7 +82,13 @@ export class Client {
    * @throws {QueueFullError} the gateway has not been there for long
    */
   async send(event) {
-    return this.queue(event);
+    if (!this._isOpen && !globalThis.document) await this._ready; // there is time: this is no page that may be left
+    const content = contentOf(event, this._client);
+    if (this.waiting >= (this.#options.queueEventsMax ?? QUEUE_EVENTS)) throw new QueueFullError("queue_full");
+    const kept = this._add(...content);
+    this.#wake(EVENT);
+    if (this._isLeft) queueMicrotask(() => this.#send());
+    return kept;
   }
 
   /**
@@ -124,145 +97,79 @@ export class Client {
    */
   async flush(timeoutMs = 10_000) {
     const end = performance.now() + timeoutMs;
-    const late = pause(timeoutMs);
-    const adopting = this.#queue.ready.then(() => this.#queue.adopt(true)).catch((err) => this.#tell("storage", err));
-    await Promise.race([adopting, late.over]);
-    this.#failures = 0;
-    this.#wake("hurry");
-    const isLeft = () => this.#queue.needsSource || this.#queue.waiting > 0;
-    while (isLeft() && performance.now() < end && !this.#isClosed) {
-      await Promise.race([new Promise((resolve) => this.#waiters.add(() => resolve(null))), late.over]);
-    }
-    late.cancel();
-    return !isLeft() && (this.#queue.isAllRead || !this.#queue.keeper.isInUse);
+    await within(timeoutMs, this._ready);
+    this._adoptAt = this.#failures = 0;
+    this._isAllRead = false; // until it is looked again
+    this.#wake(URGENT);
+    const isLeft = () => this.waiting > 0 || (this._isInUse && !this._isAllRead);
+    while (isLeft() && performance.now() < end && !this.#signal.aborted) await within(POLL_MS);
+    return !isLeft();
   }
 
   /** Deliver for so long, then send nothing any more. What is left waits for the next tab. */
   async close(timeoutMs = 0) {
     if (timeoutMs > 0) await this.flush(timeoutMs);
-    this.#isClosed = true;
-    for (const unlisten of this.#unlisten) unlisten();
-    for (const control of this.#inFlight) control.abort();
-    this.#wake("close");
+    this.#end.abort();
+    this.#wake(URGENT);
     await this.#loop;
-    this.#queue.release();
-  }
-
-  /** Resolve to the newest events that the gateway would not take: {session, sequence, code, message, event}. */
-  async deadLetters() {
-    await this.#queue.ready;
-    return (await this.#queue.letters()).map(([, letter]) => letter);
-  }
-
-  // ---- for classes that do more
-
-  /**
-   * Queue an event in this tick.
-   *
-   * @protected
-   * @param {Record<string, any>} event
-   * @returns {Promise<Place | null>}
-   */
-  async queue(event) {
-    const plain = plainOf(event);
-    if (this.isUnknown) await this.#queue.ready;
-    if (this.#queue.waiting >= this.#options.queueEventsMax && !this.makeRoom()) return null;
-    const { place, written } = this.#queue.add(plain);
-    this.#wake("event");
-    if (this.#queue.isLeft) queueMicrotask(() => this.#leave());
-    await written;
-    return place;
-  }
-
-  /** @protected whether there is time to wait for what is remembered, since this is no page that may be left */
-  get isUnknown() {
-    return !this.#queue.isOpen && !globalThis.document;
-  }
-
-  /**
-   * Return whether there is room for an event in a full queue now.
-   *
-   * @protected
-   * @returns {boolean}
-   */
-  makeRoom() {
-    throw new QueueFullError(`${this.#options.queueEventsMax} events wait already`);
-  }
-
-  /** @protected what waits, and what is remembered of this installation */
-  get kept() {
-    return this.#queue;
+    this._leave();
   }
 
   // ---- delivery
 
   async #run() {
-    await this.#queue.ready;
-    while (!this.#isClosed) {
-      this.#signals.clear();
+    await this._ready;
+    while (!this.#signal.aborted) {
+      this.#urgency = 0;
       try {
         const hasSent = await this.#deliver();
         if (hasSent) {
           this.#failures = 0;
-          this.#tell("delivery", null);
+          this._tell("delivery");
+        } else {
+          await this.#sleep(ADOPT_MS, EVENT);
+          await this.#sleep(LINGER_MS, URGENT);
         }
-        this.#waiters.forEach((resolve) => resolve());
-        this.#waiters.clear();
-        if (!hasSent && (await this.#sleep(ADOPT_MS, ["event", "hurry", "close"])) === "event")
-          await this.#sleep(LINGER_MS, ["hurry", "close"]);
       } catch (err) {
-        if (!this.#isClosed) await this.#sleep(this.#pauseAfter(asError(err)), ["hurry", "close"]);
+        if (this.#signal.aborted) return;
+        this._tell("delivery", err ?? "failed");
+        await this.#sleep(pauseAfter(err, ++this.#failures), URGENT);
       }
     }
   }
 
   /** Send one batch once, or ask for the source before the first; resolve to something true if there was any to send. */
   async #deliver() {
-    await this.#queue.adopt().catch((err) => this.#tell("storage", err));
-    if (this.#queue.mustAsk) return this.#ask();
-    const batch = this.#queue.nextBatch(this.#eventsMax, BATCH_BYTES);
+    if (performance.now() >= this._adoptAt) await this._adopt();
+    if (this._mustAsk) return this.#ask();
+    const batch = this._nextBatch(this.#eventsMax, BATCH_BYTES);
     if (!batch) return false;
+    /** @type {Record<string, any>} */ let document;
     try {
-      this.#settle(batch, judge(batch, await this.#post(bodyOf(batch))));
-    } catch (err) {
-      const kind = err instanceof DeliveryError && err.kind;
-      if (kind === "split" || (kind === "doubt" && (await this.#isCause(batch)))) this.#split(batch, asError(err));
-      else {
-        const isAnswered = err instanceof DeliveryError;
-        if (!isAnswered) this.#eventsMax = Math.max(1, batch.events.length >> 1); // its size may be the reason
-        throw err;
-      }
+      document = await this.#post(bodyOf(batch));
+    } catch (/** @type {any} */ err) {
+      const half = batch.events.length >> 1;
+      const [event] = batch.events;
+      const isDoubted = err.kind === "doubt" && !half && (await this.#ask().catch(() => {})); // alone, while others are taken
+      if (isDoubted && (event.refusals = (event.refusals ?? 0) + 1) >= REFUSALS_MAX) err.kind = "split";
+      if (!/again|refused/.test(err.kind)) this.#eventsMax = half || 1; // its size may be the reason
+      if (err.kind !== "split") throw err;
+      if (half) return true;
+      document = { rejected: [{ index: 0, code: "event_refused", message: err.message }] };
     }
+    this.#settle(batch, document);
     return true;
   }
 
   /**
    * @param {Batch} batch
-   * @param {Verdict[]} verdicts
+   * @param {Record<string, any>} document the answer
    */
-  #settle(batch, verdicts) {
-    for (const letter of this.#queue.settle(batch, verdicts)) {
-      console.warn("gateway client: will not be stored:", letter);
-      call(this.#options.onRejected, letter);
-    }
-    if (verdicts.some(({ fate }) => fate === "again")) throw new DeliveryError("some events were not taken yet");
+  #settle(batch, document) {
+    const verdicts = judge(batch, document);
+    for (const letter of this._settle(batch, verdicts)) tell(this.#options.onRejected, letter);
+    if (verdicts.some(({ fate }) => fate === "again")) throw new Error("not_taken");
     this.#eventsMax = Math.min(BATCH_EVENTS, this.#eventsMax + 1 + (this.#eventsMax >> 2));
-  }
-
-  /**
-   * Return whether it is one event that somebody between will not have: alone it was refused again and again, while
-   * the gateway answered another request each time. A batch is smaller the next time.
-   *
-   * @param {Batch} batch
-   */
-  async #isCause({ session, events }) {
-    this.#encode = undefined;
-    this.#eventsMax = Math.max(1, events.length >> 1);
-    const name = `${session} ${events[0].sequence}`;
-    if (events.length > 1 || !(await this.#ask().catch(() => {}))) return false;
-    this.#refusals = this.#refused === name ? this.#refusals + 1 : 1;
-    this.#refused = name;
-    return this.#refusals >= REFUSALS_MAX;
   }
 
   /** Send no event, to learn whether it is the gateway that answers, and for which source. */
@@ -270,32 +177,14 @@ export class Client {
     return this.#post('{"batch":[]}');
   }
 
-  /**
-   * Try a batch that as such is not taken in halves; an event that alone is not taken becomes a dead letter.
-   *
-   * @param {Batch} batch
-   * @param {Error} err
-   */
-  #split(batch, err) {
-    if (this.#encode) this.#encode = undefined; // somebody between may not bear compressed bodies
-    else if (batch.events.length > 1) this.#eventsMax = batch.events.length >> 1;
-    else this.#settle(batch, [{ fate: "rejected", code: "event_refused", message: err.message }]);
-  }
-
   /** Send what waits in requests that outlive the page, from memory and in this tick: there is no time to ask before. */
-  #leave() {
-    for (const session of this.#queue.sessions.values()) {
-      if (session.row.last === session.leftThrough || !session.events.size) continue;
-      const batch = session.batch(BATCH_EVENTS, Math.min(BATCH_BYTES, KEEPALIVE_BYTES - keepaliveBytes));
-      const body = bodyOf(batch);
-      const size = bytesOf(body);
-      if (keepaliveBytes + size > KEEPALIVE_BYTES) return;
-      keepaliveBytes += size;
-      session.leftThrough = session.row.last;
-      this.#post(body, true)
-        .then((document) => this.#settle(batch, judge(batch, document)))
-        .catch(() => {}) // the next try tells, of this page or of another
-        .finally(() => (keepaliveBytes -= size));
+  #send() {
+    for (const session of this._sessions.values()) {
+      if (session._row.last === session._leftThrough || !session._events.size) continue;
+      session._leftThrough = session._row.last;
+      const batch = session._batch(BATCH_EVENTS, BATCH_BYTES);
+      const posted = this.#post(bodyOf(batch), true);
+      posted.then((document) => this.#settle(batch, document)).catch(() => {}); // the next try tells, of this page or of another
     }
   }
 
@@ -305,92 +194,62 @@ export class Client {
    * @param {string} body
    * @param {boolean} [keepalive] whether the page is being left
    */
-  async #post(body, keepalive = false) {
+  async #post(body, keepalive) {
     const control = new AbortController();
-    const timer = setTimeout(() => control.abort(), this.#options.timeoutMs);
-    this.#inFlight.add(control);
+    const { signal } = control;
+    const stop = () => control.abort();
+    const timer = setTimeout(stop, this.#options.timeoutMs ?? TIMEOUT_MS);
+    this.#signal.addEventListener("abort", stop, { signal });
     try {
-      const send = this.#options.fetch ?? fetch;
-      const answer = await send(this.#url, {
+      const answer = await (this.#options.fetch ?? fetch)(this._target, {
         method: "POST",
-        body: keepalive || !this.#encode ? body : await this.#encode(body),
-        headers: { "Content-Type": "text/plain" }, // and no other header: no preflight, also while the page is left
-        credentials: "omit",
+        body, // a text, and no header: no preflight, also while the page is left
         keepalive,
-        signal: control.signal,
+        signal,
       });
-      const text = await Promise.race([textOf(answer), aborted(control.signal)]);
-      const document = verdictOf(answer.status, answer.headers, text);
-      this.#queue.learn(answer.headers.get("Gateway-Source"));
+      const document = verdictOf(answer.status, answer.headers, await answer.text());
+      this._learn(answer.headers.get("Gateway-Source"));
       return document;
     } finally {
       clearTimeout(timer);
-      this.#inFlight.delete(control);
+      stop();
     }
-  }
-
-  /**
-   * Return a pause with jitter, longer after each failure, and not shorter than asked for.
-   *
-   * @param {Error} err
-   */
-  #pauseAfter(err) {
-    this.#failures += 1;
-    this.#tell("delivery", err);
-    const isRefused = err instanceof DeliveryError && err.kind === "refused";
-    const [first, most] = isRefused ? [REFUSED_MS, REFUSED_MAX_MS] : [BACKOFF_MS, BACKOFF_MAX_MS];
-    const longest = Math.min(most, first * 2 ** Math.min(this.#failures, 30));
-    const asked = err instanceof DeliveryError ? err.retryAfterMs : 0;
-    return Math.max(asked, isRefused ? (longest * (1 + Math.random())) / 2 : longest * Math.random());
   }
 
   /**
    * Say that something is wrong: at once, and again after each hour in which it was.
    *
-   * @param {"storage" | "delivery"} what
-   * @param {Error | null} err nothing, if it is right again
+   * @param {Trouble} what
+   * @param {any} [told] nothing, if it is right again
    */
-  #tell(what, err) {
-    const now = performance.now(); // the clock may jump
-    const { since = Date.now(), toldAt = -Infinity } = this.#troubles.get(what) ?? {};
-    if (!err) this.#troubles.delete(what);
-    else if (now < toldAt + TELL_MS) this.#troubles.set(what, { err, since, toldAt });
-    else {
-      this.#troubles.set(what, { err, since, toldAt: now });
-      console.warn(`gateway client: trouble with ${what}, trying again:`, err);
-      call(this.#options.onProblem, err, new Date(since));
+  _tell(what, told) {
+    if (!told) {
+      delete this.#troubles[what];
+      return;
     }
+    const now = performance.now(); // the clock may jump
+    const trouble = (this.#troubles[what] ??= { since: new Date(), toldAt: -Infinity });
+    if (now < trouble.toldAt + TELL_MS) return;
+    trouble.toldAt = now;
+    tell(this.#options.onProblem, told instanceof Error ? told : new Error(told), trouble.since);
   }
 
-  /** @param {string} signal */
-  #wake(signal) {
-    this.#signals.add(signal);
+  /** @param {number} urgency */
+  #wake(urgency) {
+    this.#urgency = Math.max(this.#urgency, urgency);
     this.#wakeUp();
   }
 
   /**
-   * Wait, or until one of these happens; resolve to which did.
+   * Wait, or until something as urgent happens.
    *
    * @param {number} ms
-   * @param {string[]} signals
+   * @param {number} urgency
    */
-  async #sleep(ms, signals) {
-    const found = () => signals.find((signal) => this.#signals.has(signal));
-    const timeout = pause(ms, !this.#queue.waiting);
-    const called = new Promise((resolve) => (this.#wakeUp = () => found() && resolve(null)));
-    if (!found()) await Promise.race([called, timeout.over]);
-    timeout.cancel();
-    return found();
-  }
-
-  /**
-   * @param {any} target which workers, Node and React Native may not have
-   * @param {string} name
-   * @param {(event: Event) => void} listener
-   */
-  #listen(target, name, listener) {
-    if (typeof target?.addEventListener !== "function") return;
-    target.addEventListener(name, listener);
-    this.#unlisten.push(() => target.removeEventListener(name, listener));
+  async #sleep(ms, urgency) {
+    const [called, call] = deferred();
+    this.#wakeUp = () => this.#urgency >= urgency && call();
+    this.#wakeUp();
+    await within(ms, called);
   }
 }

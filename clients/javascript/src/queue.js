@@ -1,74 +1,38 @@
 // ---- the queue: sessions, their locks, what others left
 
 const ADOPT_MS = 3_000; // how often tabs that are gone are looked for
-const GO_ON_MS = 60_000;
-const DEAD_LETTERS_MAX = 1_000; // older ones are deleted: the gateway has them in its quarantine
 
 /** The sessions that this tab delivers, with a lock each, and the one in which new events are. */
-class Queue {
-  isOpen = false;
-  /** Whether the page is gone, and maybe comes back. */ isLeft = false;
-  /** Whether events wait that may be of another source than ours, which the gateway has not told yet. */ needsSource = false;
-  /** @type {Map<string, Session>} oldest first */ sessions = new Map();
-  /** @type {Session} which new events are in; the page's first moment has one of its own */ own;
-  /** @type {Record<string, any>} of this installation: what is remembered */ known;
-  /** @type {string | undefined} as the gateway's answers name it; "" if they do not */ #source;
-  #told = /** @type {Record<string, any>} */ ({}); // what this page has to be remembered before that was read
-  #remembered = 0;
-  #adoptAt = 0;
-  /** Whether it is known what others left. */ isAllRead = false;
-  /** @type {Change[]} of which this page may not see the end */ #noted = [];
-  #noteKey;
-  #name;
-  #isShared;
-  #target;
+class Queue extends Keeper {
+  /** Whether sessions wait that may be of another source than ours, which the gateway has not told yet. */ _needsSource = false;
+  /** Whether it is known what others left. */ _isAllRead = false;
+  /** @type {Map<string, Session>} */ _sessions = new Map();
+  /** @type {string | undefined} as the gateway's answers name it; "" if they do not */ _source;
+  _adoptAt = 0;
 
-  /**
-   * @param {string} name
-   * @param {string} target where its events go: url and write key
-   * @param {Storage} storage
-   * @param {boolean} isShared whether other tabs have it, too
-   * @param {(err: Error | null) => void} onError
-   */
-  constructor(name, target, storage, isShared, onError) {
-    this.#name = name;
-    this.#isShared = isShared;
-    this.#target = target;
-    this.keeper = new Keeper(storage, onError);
-    this.onError = onError;
-    this.known = objectIn(inPage(() => localStorage[name]) ?? "") ?? {};
-    this.client = idIn(this.known) ?? randomHex();
-    this.own = this.#begin();
-    this.#noteKey = `${this.#notesKey}${this.own.row.session}`;
-    this.ready = this.#open();
-  }
+  /** @type {Record<string, any>} of this installation: what is remembered */ _known = {};
+  /** @type {Session} which new events are in; the page's first moment has one of its own */ _own;
+  _client = "";
+  _name = "";
+  /** Where its events go: url and write key. */ _target = "";
 
+  /** How many events this tab has to deliver. */
   get waiting() {
-    return [...this.sessions.values()].reduce((count, { events }) => count + events.size, 0);
+    return [...this._sessions.values()].reduce((count, { _events }) => count + _events.size, 0);
   }
 
   /**
-   * Give an event its place and write it, in this tick.
+   * Give an event its place and write it, in this tick; resolve to it when it is kept.
    *
-   * @param {Record<string, any>} event
-   * @returns {{ place: Place, written: Promise<unknown> }}
+   * @param {string} content
+   * @param {boolean} hasId
+   * @returns {Promise<Place>}
    */
-  add(event) {
-    const changes = this.own.append(JSON.stringify(event), hasId(event));
-    const { session, last: sequence } = this.own.row;
-    const isNoted = !this.isOpen || this.isLeft;
-    if (isNoted) this.#note(changes);
-    return { place: { session, sequence }, written: isNoted ? this.ready : this.keeper.write(changes) };
-  }
-
-  /** Delete what waits, in all tabs. */
-  async clear() {
-    for (const { events } of this.sessions.values()) events.clear();
-    for (const key of this.#notes()) inPage(() => localStorage.removeItem(key));
-    this.#noted.length = 0;
-    const kept = await this.keeper.read("events").catch(() => []);
-    const keys = [...kept, ...this.keeper.underWay.flatMap(([kind, key]) => (kind === "events" ? [[key]] : []))];
-    if (keys.length) await this.keeper.write(keys.map(([key]) => ["events", /** @type {Key} */ (key), undefined]));
+  async _add(content, hasId) {
+    const written = this._write(this._own._append(content, hasId));
+    const { session, last: sequence } = this._own._row;
+    await written;
+    return { session, sequence };
   }
 
   /**
@@ -78,12 +42,12 @@ class Queue {
    * @param {number} bytesMax at least one event is returned
    * @returns {Batch | undefined}
    */
-  nextBatch(eventsMax, bytesMax) {
-    for (const session of this.sessions.values()) {
-      const isOver = session !== this.own && this.isOpen;
-      if (session.events.size) {
-        const batch = session.batch(eventsMax, bytesMax);
-        batch.isLast &&= isOver && session.isLocked;
+  _nextBatch(eventsMax, bytesMax) {
+    for (const session of this._sessions.values()) {
+      const isOver = session !== this._own && this._isOpen;
+      if (session._events.size) {
+        const batch = session._batch(eventsMax, bytesMax);
+        batch.isLast &&= isOver;
         return batch;
       }
       if (isOver) this.#forget(session);
@@ -97,198 +61,131 @@ class Queue {
    * @param {Verdict[]} verdicts
    * @returns {Letter[]}
    */
-  settle(batch, verdicts) {
-    const session = this.sessions.get(batch.session);
+  _settle(batch, verdicts) {
+    const session = this._sessions.get(batch.session);
     if (!session) return [];
-    const { events, row } = session;
+    const { _events, _row } = session;
     const { done, moved, letters, doubtfulThrough } = settlement(batch, verdicts);
-    const found = letters.filter(({ sequence }) => events.has(sequence));
-    const changes = found.map((letter) => /** @type {Change} */ (["deadLetters", letterKey(letter), letter]));
+    const found = letters.filter(({ sequence }) => _events.has(sequence));
+    /** @type {Change[]} */ const changes = found.map((letter) => ["deadLetters", `${new Date().toJSON()} ${letter.session} ${letter.sequence}`, letter]);
     if (verdicts.some(({ fate }) => fate === "session over")) {
-      if (session === this.own) this.own = this.#begin();
-      const unsent = [...events.values()].filter(({ sequence }) => sequence > session.sentThrough);
+      if (session === this._own) this._own = this._begin();
+      const unsent = [..._events.values()].filter(({ sequence }) => sequence > session._sentThrough);
       for (const event of [...moved, ...unsent]) {
-        if (!events.has(event.sequence)) continue;
-        changes.push(...this.own.append(JSON.stringify(movedOf(event)), true, event.time));
-        changes.push(...session.delete(event.sequence));
+        if (!_events.has(event.sequence)) continue;
+        changes.push(...this._own._append(JSON.stringify(movedOf(event)), true, event.time));
+        done.push(event.sequence);
       }
     }
-    for (const sequence of done) changes.push(...session.delete(sequence));
-    if (row.doubtfulThrough !== doubtfulThrough) {
-      row.doubtfulThrough = doubtfulThrough;
-      changes.push(session.kept);
-    }
-    this.keeper.write(changes);
-    if (found.length) this.letters().then((all) => this.deleteLetters(all.slice(0, -DEAD_LETTERS_MAX)));
+    _row.doubtfulThrough = doubtfulThrough;
+    this._write([...changes, session._kept, ...session._delete(done)]);
     return found;
-  }
-
-  /** @returns {Promise<[Key, Letter][]>} */
-  async letters() {
-    const kept = await this.keeper.read("deadLetters").catch(() => []);
-    const all = new Map(kept);
-    for (const [kind, key, letter] of this.keeper.underWay) if (kind === "deadLetters" && letter) all.set(key, letter);
-    return [...all];
-  }
-
-  /** @param {[Key, Letter][]} letters */
-  deleteLetters(letters) {
-    return this.keeper.write(letters.map(([key]) => ["deadLetters", key, undefined]));
   }
 
   /**
    * Remember something of this installation, here for the first moment of other pages, too.
    *
    * @param {string} key
-   * @param {unknown} value
+   * @param {any} value
    */
-  remember(key, value) {
-    const plain = JSON.parse(JSON.stringify(value)); // IndexedDB refuses functions and proxies, and then all of a write
-    this.#remembered++;
-    this.known[key] = this.#told[key] = plain;
-    inPage(() => (localStorage[this.#name] = JSON.stringify(this.known)));
-    return this.keeper.write([["installation", key, plain]]);
+  _remember(key, value) {
+    this._known = { ...this._known, [key]: value };
+    attempt(() => (localStorage[this._name] = JSON.stringify(this._known)));
+    return this._write([["installation", key, value]]);
   }
 
   // ---- opening, and what others left
 
-  async #open() {
-    const first = this.own;
-    try {
-      await this.#readInstallation();
-      await this.#goOn();
-    } catch (err) {
-      this.onError(asError(err)); // from memory, then
-    }
-    this.isOpen = true;
-    if (this.own === first) this.own = this.#begin(); // what is noted of the first moment may be written once more
-    await this.#writeNotes(this.#noteKey, this.#noted);
-  }
-
   /**
-   * Note changes at once: IndexedDB is not open yet, or the page is being left and does not see it finish.
-   *
-   * @param {Change[]} changes
+   * @param {string} name
+   * @param {string} target
+   * @param {Storage} storage
    */
-  #note(changes) {
-    this.#noted.push(...changes);
-    if (this.#noted.length) inPage(() => (localStorage[this.#noteKey] = JSON.stringify(this.#noted)));
-  }
-
-  /**
-   * @param {string} key
-   * @param {Change[]} changes
-   */
-  async #writeNotes(key, changes) {
-    const written = [...changes];
-    if (!(await this.keeper.write(written))) return;
-    changes.splice(0, written.length); // the page may have been left again meanwhile
-    inPage(() => (changes.length ? (localStorage[key] = JSON.stringify(changes)) : localStorage.removeItem(key)));
-  }
-
-  /**
-   * Go on in the session that the page before left in this tab a moment ago, if all that it numbered is there. A tab
-   * that is restored later may be a copy, and another one would give the same numbers.
-   */
-  async #goOn() {
-    const [left, leftAt] = (inPage(() => sessionStorage[this.#tabKey]) ?? "").split("@");
-    inPage(() => sessionStorage.removeItem(this.#tabKey));
-    if (!(Math.abs(Date.now() - leftAt) < GO_ON_MS)) return;
-    const row = (await this.keeper.read("sessions")).find(([, { session, last }]) => `${session} ${last}` === left)?.[1];
-    if (row?.client === this.client && this.#isDue(row)) await this.#take(row, true);
+  async _open(name, target, storage) {
+    this._name = name;
+    this._target = target;
+    this._storage = storage;
+    this._known = objectIn(attempt(() => localStorage[name])) ?? {};
+    this._client = idIn(this._known) ?? ksuid();
+    this._own = this._begin();
+    this._noteKey = `${name} note ${this._own._row.session}`;
+    await this._readInstallation().catch((err) => this._tell("storage", err));
+    this._own = this._begin(); // what is noted of the first moment may be written once more
+    this._isOpen = true;
+    if (!this._isLeft) await this._writeAll();
+    return this._client;
   }
 
   /** Read what is remembered of this installation; write it where it is not there, or not any more. */
-  async #readInstallation() {
-    const before = this.#remembered;
-    const kept = Object.fromEntries(await this.keeper.read("installation"));
-    if (!this.isOpen) this.client = idIn(kept) ?? this.client;
-    if (before === this.#remembered || !this.isOpen) Object.assign(this.known, kept, this.isOpen ? {} : this.#told);
-    if (this.known.source?.target === this.#target) this.#source ??= this.known.source.source;
-    if (this.known.client !== this.client) this.remember("client", this.client);
-    if (!idIn(kept)) this.keeper.write(Object.entries(this.known).map(([key, value]) => ["installation", key, value]));
+  async _readInstallation() {
+    const known = this._known;
+    const kept = Object.fromEntries((await this._read("installation")) ?? []);
+    if (this._isOpen && known !== this._known) return; // something was remembered meanwhile
+    if (!this._isOpen) this._client = idIn(kept) ?? this._client;
+    const { source } = Object.assign(this._known, kept, { client: this._client });
+    if (source?.target === this._target) this._source ??= source.source;
+    if (kept.client !== this._client) for (const [key, value] of Object.entries(this._known)) this._remember(key, value);
+  }
+
+  /** Take over sessions of tabs that are gone. Without locks (no https) nobody knows which: those that are there, then. */
+  async _adopt() {
+    this._adoptAt = performance.now() + ADOPT_MS;
+    try {
+      if (this._isNoting || !(await this._writeAll())) return; // what was delivered may still be there
+      await this._readInstallation();
+      if (this._isAllRead && !globalThis.navigator?.locks) return;
+      for (const key of attempt(() => Object.keys(localStorage)) ?? []) {
+        if (!key.startsWith(`${this._name} note `) || key === this._noteKey) continue;
+        const changes = attempt(() => JSON.parse(localStorage[key]).filter((/** @type {any} */ [kind]) => kind));
+        if (await this._write(changes ?? [])) attempt(() => localStorage.removeItem(key));
+      }
+      let needsSource = false;
+      const rows = await this._read("sessions");
+      for (const [, row] of rows ?? []) {
+        if (this._sessions.has(row.session)) continue;
+        if (this._isDue(row)) await this._take(row);
+        else needsSource ||= this._source === undefined;
+      }
+      this._needsSource = needsSource;
+      this._isAllRead = !!rows && !needsSource;
+    } catch (err) {
+      this._tell("storage", err);
+    }
+  }
+
+  /** @param {Row} row */
+  _isDue({ source }) {
+    return !source || source === this._source || this._source === "";
   }
 
   /**
-   * Take over sessions of tabs that are gone. Without locks (no https) nobody knows which: those that are there, then.
-   *
-   * @param {boolean} [isNow]
-   */
-  async adopt(isNow = false) {
-    if (!isNow && performance.now() < this.#adoptAt) return;
-    this.#adoptAt = performance.now() + ADOPT_MS;
-    if (!(await this.keeper.write([]))) return; // what was delivered may still be there
-    await this.#readInstallation();
-    if (this.known.user?.isOptedOut) await this.clear(); // in another tab, while this one went on
-    if (this.isAllRead && !globalThis.navigator?.locks) return;
-    for (const key of this.#notes()) {
-      if (key !== this.#noteKey) await this.#writeNotes(key, changesIn(inPage(() => localStorage[key])));
-    }
-    let needsSource = false;
-    for (const [, row] of await this.keeper.read("sessions")) {
-      if (this.sessions.has(row.session)) continue;
-      if (this.#isDue(row)) await this.#take(row);
-      else if (this.#source === undefined) needsSource = true;
-      else if (this.needsSource && (await this.keeper.read("events", row.session)).length) this.#tellOfOthers();
-    }
-    this.isAllRead = !(this.needsSource = needsSource);
-  }
-
-  /**
-   * Take a session, if its lock is free; to go on in it, only with its lock.
+   * Take a session, if its lock is free, and return it.
    *
    * @param {Row} row
-   * @param {boolean} [isToGoOn]
    */
-  async #take(row, isToGoOn = false) {
-    const lock = await this.#hold(row.session, { ifAvailable: true });
-    if (!lock || (isToGoOn && !lock.isLocked)) return;
-    const events = await this.keeper.read("events", row.session);
-    const session = this.#add({ ...row, client: row.client ?? this.client }, Promise.resolve(lock), events.map(([, event]) => event));
-    if (isToGoOn) this.own = session;
+  async _take(row) {
+    const lock = hold(`${this._name} ${row.session}`);
+    const events = (await lock._isFree) && (await this._read("events", row.session));
+    if (!events) return lock._release();
+    return this.#add({ client: this._client, .../** @type {any} */ (row) }, lock, events.map(([, event]) => event));
   }
 
   /** Number events to come in a new session, whose lock is ours as soon as it is asked for. */
-  #begin(isLeft = false) {
+  _begin() {
     const session = ksuid();
-    const row = { session, last: 0, doubtfulThrough: 0, client: this.client, source: this.#source || undefined };
-    const control = new AbortController();
-    const begun = this.#add(row, isLeft ? Promise.resolve(null) : this.#hold(session, { signal: control.signal }));
-    const { release } = begun;
-    begun.release = () => {
-      control.abort(); // it may not be ours yet
-      release();
-    };
-    return begun;
+    const row = { session, last: 0, doubtfulThrough: 0, client: this._client, source: this._source };
+    return this.#add(row, this._isLeft ? undefined : hold(`${this._name} ${session}`));
   }
 
   /**
    * @param {Row} row
-   * @param {Promise<Lock | null>} lock
+   * @param {Lock} [lock]
    * @param {Queued[]} [events]
    */
-  #add(row, lock, events) {
-    const session = new Session(row, events);
-    lock.then((held) => (session.isLocked = !!held?.isLocked));
-    session.release = () => void lock.then((held) => held?.release());
-    this.sessions.set(row.session, session);
+  #add(row, lock, events = []) {
+    const session = new Session(row, events, lock?._release);
+    this._sessions.set(row.session, session);
     return session;
-  }
-
-  /**
-   * Hold the lock of a session until it is released, or the tab is gone; resolve to nothing if it is not free.
-   *
-   * @param {string} session
-   * @param {LockOptions} options
-   * @returns {Promise<Lock | null>}
-   */
-  #hold(session, options) {
-    return new Promise((resolve) => {
-      /** @param {unknown} lock */
-      const work = (lock) => lock ? new Promise((release) => resolve({ isLocked: true, release: () => release(0) })) : resolve(null);
-      const asked = globalThis.navigator?.locks?.request(`${this.#name} ${session}`, options, work);
-      Promise.resolve(asked ?? Promise.reject()).catch(() => resolve({ isLocked: !this.#isShared, release: () => {} }));
-    });
   }
 
   /**
@@ -296,39 +193,33 @@ class Queue {
    *
    * @param {Session} session
    */
-  async #forget({ row, release }) {
-    this.sessions.delete(row.session);
-    const left = await this.keeper.read("events", row.session).catch(() => [0]);
-    if (!left.length) await this.keeper.write([["sessions", row.session, undefined]]);
-    release();
+  async #forget({ _row: { session }, _release }) {
+    this._sessions.delete(session);
+    if ((await this._read("events", session))?.length === 0) await this._write([["sessions", session]]);
+    _release?.();
   }
 
   /** Let others have what is held: the page is left, or the client closed. What it numbers now is in no session of theirs. */
-  release() {
-    const { session, last } = this.own.row;
-    inPage(() => (sessionStorage[this.#tabKey] = `${session} ${last}@${Date.now()}`));
-    for (const { release } of this.sessions.values()) release();
-    this.own = this.#begin(true);
-    this.isLeft = true;
-    this.#note(this.keeper.underWay);
-    this.keeper.close(); // else WebKit may have the next page wait
+  _leave() {
+    for (const { _release } of this._sessions.values()) _release?.();
+    this._isLeft = true;
+    this._own = this._begin();
+    this._note();
+    this._storage.close?.(); // else WebKit may have the next page wait
   }
 
-  /** Go on in a page that was left and came back: others may have delivered meanwhile. */
-  reopen() {
-    this.isLeft = false;
-    this.#writeNotes(this.#noteKey, this.#noted);
-    if (this.keeper.isDurable) this.sessions.clear();
-    this.isAllRead = false;
-    this.#adoptAt = 0;
-    this.own = this.#begin();
+  /** Go on in a page that was left and came back. Of what others may have delivered meanwhile the gateway says so. */
+  _comeBack() {
+    if (!this._isLeft) return;
+    this._isLeft = false;
+    this._own = this._begin();
   }
 
   // ---- the source
 
   /** Whether to ask for it before anything is sent: an answer may be lost, and the next key be another source's. */
-  get mustAsk() {
-    return this.#source === undefined && (this.needsSource || this.waiting > 0);
+  get _mustAsk() {
+    return this._source === undefined && (this._needsSource || this.waiting > 0);
   }
 
   /**
@@ -336,60 +227,36 @@ class Queue {
    *
    * @param {string | null} source
    */
-  learn(source) {
-    const before = this.#source;
-    this.#source = source || before || "";
-    if (this.#source === before) return;
-    this.#adoptAt = 0;
-    if (!source) return;
-    this.remember("source", { target: this.#target, source });
-    for (const session of this.sessions.values()) {
-      if (!session.row.source) {
-        session.row.source = source;
-        this.keeper.write([session.kept]);
-      } else if (session.row.source !== source) {
-        this.#tellOfOthers();
-        this.sessions.delete(session.row.session);
-        session.release();
-      }
+  _learn(source) {
+    const before = this._source;
+    if (!source || source === before) return void (this._source ??= "");
+    this._source = source;
+    this._adoptAt = 0;
+    this._remember("source", { target: this._target, source });
+    for (const session of this._sessions.values()) {
+      session._row.source ||= source;
+      if (session._row.source === source) this._write([session._kept]);
+      else this._sessions.delete(session._row.session);
     }
-    if (!this.sessions.has(this.own.row.session)) this.own = this.#begin();
-  }
-
-  #tellOfOthers() {
-    this.onError(new Error("events wait for the write key of another source"));
-  }
-
-  /** @param {Row} row */
-  #isDue({ source }) {
-    return !source || source === this.#source || this.#source === "";
-  }
-
-  get #notesKey() {
-    return `${this.#name} note `;
-  }
-
-  #notes() {
-    return (inPage(() => Object.keys(localStorage)) ?? []).filter((key) => key.startsWith(this.#notesKey));
-  }
-
-  get #tabKey() {
-    return `${this.#name} session`;
+    if (before) this._own = this._begin();
   }
 }
 
-/** @param {Record<string, unknown>} known @returns {string | undefined} the id of an installation, unless it is damaged */
+/**
+ * Ask for a lock, to hold it until it is released, or the tab is gone. Where there are no locks all are free.
+ *
+ * @param {string} name
+ * @returns {Lock}
+ */
+function hold(name) {
+  const [released, _release] = deferred();
+  const [_isFree, tell] = deferred();
+  const ask = async () => navigator.locks.request(name, { ifAvailable: true }, (lock) => (tell(!!lock), lock && released));
+  ask().catch(() => tell(true));
+  return { _isFree, _release };
+}
+
+/** @param {Record<string, any>} known @returns {string | undefined} the id of an installation, unless it is damaged */
 function idIn({ client }) {
-  return typeof client === "string" && /^[!-~]{1,100}$/.test(client) ? client : undefined;
-}
-
-/** @param {string | undefined} note @returns {Change[]} what it says, unless it is damaged or not ours */
-function changesIn(note) {
-  const { noted } = objectIn(`{"noted":${note}}`) ?? {};
-  return Array.isArray(noted) ? noted.filter((change) => Array.isArray(change) && KINDS.includes(change[0])) : [];
-}
-
-/** @param {Letter} letter in order of time, and behind the numbers of an earlier version */
-function letterKey({ session, sequence }) {
-  return `${new Date().toISOString()} ${session} ${sequence}`;
+  return client?.match?.(/^[!-~]{1,100}$/)?.[0];
 }

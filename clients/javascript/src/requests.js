@@ -4,67 +4,75 @@ export const VERSION = "1.0.0";
 
 const EVENT_BYTES_MAX = 700_000; // the gateway's own limit is 800 KiB
 
-/** @param {string} url @returns {string} it without slashes at the end */
-function baseOf(url) {
-  if (!/^https?:\/\/[^\s/?#]+[^\s?#]*$/i.test(url)) throw new TypeError(`no url of a gateway: ${url}`);
-  new URL(url);
-  return url.replace(/\/+$/, "");
-}
-
 /**
- * Return an event as JSON has it, with what it lacks.
+ * Return an event's JSON, with what it lacks, and whether it has an id of its own.
  *
  * @param {Record<string, any>} event
- * @returns {Record<string, any>}
+ * @param {string} client whose event it is without a user
+ * @returns {[string, boolean]}
  */
-function plainOf(event) {
-  const plain = JSON.parse(JSON.stringify(event) ?? "null");
-  if (!isObject(plain)) throw new TypeError("an event is an object");
-  if (plain.sequence != null) throw new TypeError("an event's sequence is given by the client");
-  plain.timestamp ??= new Date().toISOString();
-  if (plain.context === undefined || isObject(plain.context)) {
-    plain.context = { library: { name: "gateway-client.js", version: VERSION }, ...plain.context };
-  }
-  const size = bytesOf(JSON.stringify(plain));
-  if (size > EVENT_BYTES_MAX) throw new RangeError(`an event may have ${EVENT_BYTES_MAX} bytes, and this one has ${size}`);
-  return plain;
+function contentOf(event, client) {
+  const plain = objectIn(JSON.stringify(event));
+  if (!plain || Array.isArray(plain) || plain.sequence != null) throw new TypeError("event_invalid");
+  if (!plain.userId) plain.anonymousId ||= client;
+  plain.timestamp ??= new Date();
+  if (isObject((plain.context ??= {}))) plain.context.library ??= { name: "gateway-client.js", version: VERSION };
+  const content = JSON.stringify(plain);
+  if (bytesOf(content) > EVENT_BYTES_MAX) throw new RangeError("event_too_large");
+  return [content, hasId(plain)];
 }
 
 /** @param {Batch} batch */
 function bodyOf({ client, session, events, isLast }) {
-  const { sequence: firstSequence } = events[0];
-  const acknowledgedThrough = firstSequence - 1;
-  const sentAt = new Date().toISOString();
-  const head = JSON.stringify({ client, session, acknowledgedThrough, firstSequence, sentAt, ...(isLast && { ended: true }) });
-  return `${head.slice(0, -1)},"batch":[${events.map(({ content }) => content).join(",")}]}`;
+  const firstSequence = events[0].sequence;
+  const numbers = { acknowledgedThrough: firstSequence - 1, firstSequence };
+  const head = JSON.stringify({ client, session, ...numbers, sentAt: new Date(), ended: isLast || undefined });
+  return `${head.slice(0, -1)},"batch":[${events.map(({ content }) => content)}]}`;
+}
+
+/** @param {string} text */
+function bytesOf(text) {
+  return new TextEncoder().encode(text).length;
+}
+
+/** @returns {[promise: Promise<any>, resolve: (value?: any) => void]} */
+function deferred() {
+  /** @type {(value?: any) => void} */ let resolve = () => {};
+  return [new Promise((settle) => (resolve = settle)), resolve];
 }
 
 /**
+ * Resolve to what a work comes to, or after so long to nothing.
+ *
+ * @template T
  * @param {number} ms
- * @param {boolean} [isIdle] whether a process may end meanwhile
+ * @param {Promise<T>} [work]
+ * @returns {Promise<T | undefined>}
  */
-function pause(ms, isIdle = false) {
-  /** @type {any} */ let timer;
-  const over = new Promise((resolve) => (timer = setTimeout(() => resolve(null), ms)));
-  if (isIdle) timer.unref?.(); // Node
-  return { over, cancel: () => clearTimeout(timer) };
-}
-
-/** @param {AbortSignal} signal @returns {Promise<never>} */
-function aborted(signal) {
-  return new Promise((_, reject) => signal.addEventListener("abort", () => reject(new DeliveryError("no answer in time"))));
+async function within(ms, work) {
+  const [late, end] = deferred();
+  const timer = setTimeout(end, ms);
+  return Promise.race([work ?? late, late]).finally(() => clearTimeout(timer));
 }
 
 /**
- * Call the page back; its errors are not this client's.
+ * Return a pause in ms with jitter, longer after each failure, and not shorter than asked for.
+ *
+ * @param {any} err
+ * @param {number} failures
+ */
+function pauseAfter(err, failures) {
+  const longest = Math.min(BACKOFF_MAX_MS, BACKOFF_MS * 2 ** failures);
+  return Math.max(err?.retryAfterMs ?? 0, Math.random() * longest * (err?.kind === "refused" ? REFUSED : 1));
+}
+
+/**
+ * Say something in the console and call the page back; its errors are not this client's.
  *
  * @param {((...told: any[]) => void) | undefined} callback
  * @param {any[]} told
  */
-function call(callback, ...told) {
-  try {
-    callback?.(...told);
-  } catch (err) {
-    console.error("gateway client: a callback failed:", err);
-  }
+function tell(callback, ...told) {
+  console.warn("gateway:", ...told);
+  (async () => callback?.(...told))().catch(console.error);
 }

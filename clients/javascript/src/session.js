@@ -5,21 +5,19 @@
  * since nobody else gives any.
  */
 class Session {
-  /** @type {Map<number, Queued>} */ events = new Map();
-  /** Sequences up to it may have been sent. */ sentThrough = 0;
-  /** Sequences up to it are in requests that outlive the page. */ leftThrough = 0;
-  /** Whether other tabs see that it is in use. */ isLocked = false;
-  /** @type {() => void} let others have it */ release = () => {};
+  /** @type {Map<number, Queued>} */ _events = new Map();
+  /** Sequences up to it are in requests that outlive the page. */ _leftThrough = 0;
 
   /**
    * @param {Row} row
-   * @param {Queued[]} [events] that wait; nobody noted how many were sent
+   * @param {Queued[]} events that wait; nobody noted how many were sent
+   * @param {() => void} [release] lets others have it
    */
-  constructor(row, events = []) {
-    this.row = row;
-    for (const event of events) this.events.set(event.sequence, event);
-    row.last = Math.max(row.last, ...this.events.keys());
-    if (events.length) this.sentThrough = row.last;
+  constructor(row, events, release) {
+    this._row = row;
+    this._release = release;
+    /** Sequences up to it may have been sent. */ this._sentThrough = events.at(-1)?.sequence ?? 0;
+    for (const event of events) this._events.set(event.sequence, event);
   }
 
   /**
@@ -30,26 +28,29 @@ class Session {
    * @param {number} [time]
    * @returns {Change[]}
    */
-  append(content, hasId, time = Date.now()) {
-    const sequence = ++this.row.last;
-    const event = { session: this.row.session, sequence, content, hasId, time };
-    this.events.set(sequence, event);
-    return [this.kept, ["events", [event.session, sequence], event]];
+  _append(content, hasId, time = Date.now()) {
+    const { session } = this._row;
+    const sequence = ++this._row.last;
+    const event = { session, sequence, content, hasId, time };
+    this._events.set(sequence, event);
+    return [this._kept, ["events", [session, sequence], event]];
   }
 
   /**
-   * Return what is to be written when an event does not wait any more; nothing if it does not now.
+   * Return what is to be written when events do not wait any more; nothing of those that do not now.
    *
-   * @param {number} sequence
+   * @param {number[]} sequences
    * @returns {Change[]}
    */
-  delete(sequence) {
-    return this.events.delete(sequence) ? [["events", [this.row.session, sequence], undefined]] : [];
+  _delete(sequences) {
+    return sequences
+      .filter((sequence) => this._events.delete(sequence))
+      .map((sequence) => ["events", [this._row.session, sequence]]);
   }
 
   /** @returns {Change} */
-  get kept() {
-    return ["sessions", this.row.session, { ...this.row }];
+  get _kept() {
+    return ["sessions", this._row.session, { ...this._row }];
   }
 
   /**
@@ -59,23 +60,17 @@ class Session {
    * @param {number} bytesMax at least one event is returned
    * @returns {Batch}
    */
-  batch(eventsMax, bytesMax) {
-    const { session, client, doubtfulThrough } = this.row;
+  _batch(eventsMax, bytesMax) {
     /** @type {Queued[]} */ const events = [];
-    let size = 0;
-    for (const event of this.events.values()) {
-      size += bytesOf(event.content);
-      const isNext = event.sequence === events[0]?.sequence + events.length;
-      if (events.length && (!isNext || events.length >= eventsMax || size > bytesMax)) break;
+    const sentBefore = this._sentThrough;
+    let next = 0;
+    for (const event of this._events.values()) {
+      bytesMax -= bytesOf(event.content);
+      if (next && (event.sequence !== next || events.length >= eventsMax || bytesMax < 0)) break;
       events.push(event);
+      next = event.sequence + 1;
     }
-    const sentBefore = this.sentThrough;
-    this.sentThrough = Math.max(sentBefore, events[0]?.sequence + events.length - 1);
-    return { session, client, events, sentBefore, doubtfulThrough, isLast: events.length === this.events.size };
+    this._sentThrough = Math.max(sentBefore, next - 1);
+    return { ...this._row, events, sentBefore, isLast: events.length === this._events.size };
   }
-}
-
-/** @param {string} text */
-function bytesOf(text) {
-  return globalThis.TextEncoder ? new TextEncoder().encode(text).length : 3 * text.length; // not in React Native
 }

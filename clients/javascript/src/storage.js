@@ -1,188 +1,119 @@
 // ---- what is kept
 
-/** @type {Kind[]} */ const KINDS = ["installation", "sessions", "events", "deadLetters"];
-const STORAGE_MS = 5_000; // storage that has not answered by then is not waited for
-const WRITE_MS = 30_000;
-const UNWRITTEN_MIN = 100; // so many changes are tried again with every new one; more of them now and then
-
-/** A queue in IndexedDB. It is opened when it is first used, and again after it was closed or deleted. */
-class IndexedDBStorage {
-  isDurable = true;
-  /** @type {IDBDatabase | null} */ #db = null;
-  /** @type {Promise<IDBDatabase> | null} */ #opening = null;
-  #name;
-
-  /** @param {string} name */
-  constructor(name) {
-    this.#name = name;
-  }
-
-  /**
-   * @param {Kind} kind
-   * @param {string} [session]
-   * @returns {Promise<[Key, any][]>}
-   */
-  async read(kind, session) {
-    const transaction = (await this.#open()).transaction(kind);
-    const store = transaction.objectStore(kind);
-    const range = session && IDBKeyRange.bound([session, 0], [session, Infinity]);
-    /** @type {Promise<any[]>[]} */ const found = [result(store.getAllKeys(range)), result(store.getAll(range))];
-    transaction.commit?.(); // a page that WebKit keeps while it is left would have others wait for its end
-    const [keys, values] = await Promise.all(found);
-    return keys.map((key, index) => [key, values[index]]);
-  }
-
-  /**
-   * Write in this very tick if the database is open: a page that is being left has no other.
-   *
-   * @param {Change[]} changes
-   */
-  write(changes) {
-    return this.#db ? this.#writeTo(this.#db, changes) : this.#open().then((db) => this.#writeTo(db, changes));
-  }
-
-  /**
-   * @param {IDBDatabase} db
-   * @param {Change[]} changes
-   */
-  async #writeTo(db, changes) {
-    const kinds = new Set(changes.map(([kind]) => kind));
-    const transaction = db.transaction(kinds, "readwrite", { durability: "strict" }); // less would lose events with the power
-    for (const [kind, key, value] of changes) {
-      try {
-        const store = transaction.objectStore(kind);
-        if (value == null) store.delete(key);
-        else if (store.keyPath) store.put(value);
-        else store.put(value, key);
-      } catch (err) {
-        if (!/^Data/.test(asError(err).name)) throw err; // else it is no key or no value: what is beside it is written
-      }
-    }
-    transaction.commit?.();
-    await end(transaction);
-  }
-
-  /** @returns {Promise<IDBDatabase>} */
-  #open() {
-    if (this.#db) return Promise.resolve(this.#db);
-    return (this.#opening ??= this.#opened().finally(() => (this.#opening = null)));
-  }
-
-  async #opened() {
-    const opening = indexedDB.open(this.#name, 1);
-    opening.onupgradeneeded = () => {
-      const db = opening.result;
-      db.createObjectStore("installation");
-      db.createObjectStore("sessions", { keyPath: "session" });
-      db.createObjectStore("events", { keyPath: ["session", "sequence"] });
-      db.createObjectStore("deadLetters", { autoIncrement: true });
-    };
-    const db = await result(opening);
-    db.onclose = () => (this.#db = null); // the user has deleted it
-    db.onversionchange = () => this.close(); // a later version, or the page, wants to
-    return (this.#db = db);
-  }
-
-  close() {
-    this.#db?.close();
-    this.#db = null;
-  }
-}
+const KEY_PATHS = { installation: null, sessions: "session", events: ["session", "sequence"], deadLetters: null };
+const KINDS = Object.keys(KEY_PATHS);
+const STORAGE_MS = 10_000; // storage that has not answered by then is not waited for
 
 /** A storage whose failures stop nothing: what it has not taken is kept here, and it is asked again. */
 class Keeper {
-  /** @type {Map<string, Change>} that failed */ #unwritten = new Map();
-  /** @type {Set<Change[]>} */ #underWay = new Set();
-  #triedAt = 0;
-  #isFailing = false;
-  /** Whether it has ever taken anything; else nothing is there to be deleted. */ isInUse = false;
-  #storage;
-  #onError;
+  /** @type {Map<string, Change>} not written, or not known to be */ _unwritten = new Map();
+  /** Whether more is not written than is under way. */ _isBehind = false;
+  /** Whether anything is known to be there; else there is nothing to be delivered or deleted. */ _isInUse = false;
+  /** Whether what is remembered is read. */ _isOpen = false;
+  /** Whether the page is gone, and maybe comes back. */ _isLeft = false;
+  /** Where it is noted, in localStorage. */ _noteKey = "";
 
-  /**
-   * @param {Storage} storage
-   * @param {(err: Error | null) => void} onError told each failure, and null when there is none any more
-   */
-  constructor(storage, onError) {
-    this.#storage = storage;
-    this.#onError = onError;
-  }
+  /** @type {Storage} */ _storage;
+  /** @type {Promise<string>} resolves to the client's id when it is open */ _ready;
 
-  /** Whether all that waits is kept where it survives the page. */
+  /** Whether what waits survives the end of the page; if not, it is in memory. */
   get isDurable() {
-    return this.#storage.isDurable && !this.#isFailing;
+    return this._storage.isDurable && !this._isBehind;
+  }
+
+  /** Whether there is no time to write, and a note has to do. */
+  get _isNoting() {
+    return !this._isOpen || this._isLeft;
   }
 
   /**
+   * Be told each failure of the storage, and of nothing when there is none any more.
+   *
+   * @param {Trouble} what
+   * @param {unknown} [err]
+   */
+  _tell(what, err) {}
+
+  /**
+   * Resolve to all of a kind by key, of events to those of a session; to nothing if the storage fails.
+   *
    * @param {Kind} kind
    * @param {string} [session]
+   * @returns {Promise<[any, any][] | undefined>}
    */
-  async read(kind, session) {
-    try {
-      return await within(STORAGE_MS, this.#storage.read(kind, session));
-    } catch (err) {
-      this.#isFailing = true;
-      throw err;
-    }
+  async _read(kind, session) {
+    return this.#asked(() => this._storage.read(kind, session));
   }
 
   /**
-   * Write, in this tick, also what was not written before. Never rejects; resolves to whether all is written.
+   * Write in this tick: a page that is being left has no other. Never rejects; resolves to whether it is written.
    *
    * @param {Change[]} changes
    * @returns {Promise<boolean>}
    */
-  async write(changes) {
-    if (this.#unwritten.size >= UNWRITTEN_MIN && performance.now() < this.#triedAt + STORAGE_MS) {
-      for (const change of changes) this.#keep(change);
+  async _write(changes) {
+    for (const change of changes) this._unwritten.set(nameOf(change), change); // the later one of two counts
+    if (this._isNoting) {
+      this._note();
+      await this._ready;
       return false;
     }
-    for (const change of changes) this.#unwritten.set(nameOf(change), change); // the later one of two counts
-    const all = [...this.#unwritten.values()];
-    this.#unwritten.clear();
-    this.#triedAt = performance.now();
-    this.#underWay.add(all);
-    try {
-      await this.#write(all);
-      this.#isFailing &&= !all.length;
-      if (all.length) this.#onError(null);
+    const write = async () => {
+      await this._storage.write(changes);
+      this.#drop(changes);
       return true;
-    } catch (err) {
-      this.#isFailing = true;
-      this.#onError(asError(err));
-      const deleted = all.filter(([, , value]) => value == null); // which makes room where it is full
-      const isRoomMade = deleted.length < all.length && (await this.#write(deleted).then(() => true, () => {}));
-      for (const change of all) {
-        if (this.#unwritten.has(nameOf(change)) || (isRoomMade && change[2] == null)) continue;
-        this.#keep(change);
-      }
-      return false;
-    } finally {
-      this.#underWay.delete(all);
-    }
+    };
+    const isWritten = !!(await this.#asked(write));
+    if (!this._isInUse) this.#drop(changes.filter(isDeletion));
+    return isWritten;
   }
 
-  /** What is not written, or not known to be. */
-  get underWay() {
-    return [...this.#underWay, [...this.#unwritten.values()]].flat();
+  /** Write what was not written; resolve to whether nothing is left. What is deleted makes room where it is full. */
+  async _writeAll() {
+    if (!this._isBehind) return true;
+    const isKept = await this._write([...this._unwritten.values()].filter((change) => !isDeletion(change)));
+    return (await this._write([...this._unwritten.values()].filter(isDeletion))) && isKept;
   }
 
-  close() {
-    /** @type {{ close?: () => void }} */ (this.#storage).close?.();
+  /** Note what is not written where the next page finds it: this one may not see the end of it. */
+  _note() {
+    this._isBehind ||= this._unwritten.size > 0;
+    if (this._isBehind) attempt(() => (localStorage[this._noteKey] = JSON.stringify([...this._unwritten.values()])));
   }
 
   /** @param {Change[]} changes */
-  async #write(changes) {
-    if (!changes.length) return;
-    await within(WRITE_MS, this.#storage.write(changes));
-    this.isInUse = true;
+  #drop(changes) {
+    for (const change of changes) if (this._unwritten.get(nameOf(change)) === change) this._unwritten.delete(nameOf(change));
   }
 
-  /** @param {Change} change */
-  #keep(change) {
-    this.#unwritten.delete(nameOf(change));
-    if (change[2] != null || this.isInUse) this.#unwritten.set(nameOf(change), change);
+  /**
+   * Resolve to what a storage answers; to nothing, if it does not.
+   *
+   * @param {() => Promise<any>} work
+   * @returns {Promise<any>}
+   */
+  async #asked(work) {
+    try {
+      const found = await within(STORAGE_MS, work());
+      if (!found) throw new Error("storage_late");
+      this._isInUse ||= found.length !== 0;
+      if (this._isBehind && !this._unwritten.size) {
+        this._isBehind = false;
+        this._tell("storage");
+        attempt(() => localStorage.removeItem(this._noteKey));
+      }
+      return found;
+    } catch (err) {
+      this._isBehind = true;
+      this._storage.close?.(); // and opened anew
+      this._tell("storage", err);
+    }
   }
+}
+
+/** @param {Change} change */
+function isDeletion([, , value]) {
+  return value == null;
 }
 
 /** @param {Change} change */
@@ -191,58 +122,60 @@ function nameOf([kind, key]) {
 }
 
 /**
- * @template T
- * @param {IDBRequest<T>} request
- * @returns {Promise<T>}
+ * Keep a queue in IndexedDB. It is opened when it is first used, and again after it was closed or deleted.
+ *
+ * @param {string} name
+ * @returns {Storage}
+ */
+function indexedDBStorage(name) {
+  /** @type {IDBDatabase | undefined} */ let db;
+  /** @type {Promise<IDBDatabase> | undefined} */ let opening;
+  const close = () => {
+    db?.close();
+    db = opening = undefined;
+  };
+  const open = async () => {
+    const request = indexedDB.open(name, 1);
+    request.onupgradeneeded = () => {
+      for (const [kind, keyPath] of Object.entries(KEY_PATHS)) request.result.createObjectStore(kind, { keyPath });
+    };
+    /** @type {IDBDatabase} */ const opened = await result(request);
+    opened.onclose = opened.onversionchange = close; // the user has deleted it; a later version, or the page, wants to
+    return (db = opened);
+  };
+  return {
+    isDurable: true,
+    close,
+    async read(kind, session) {
+      const transaction = (db ?? (await (opening ??= open()))).transaction(kind);
+      const store = transaction.objectStore(kind);
+      const range = session && IDBKeyRange.bound([session], [session, []]);
+      const found = [result(store.getAllKeys(range)), result(store.getAll(range))];
+      transaction.commit?.(); // a page that WebKit keeps while it is left would have others wait for its end
+      const [keys, values] = await Promise.all(found);
+      return keys.map((/** @type {Key} */ key, /** @type {number} */ index) => [key, values[index]]);
+    },
+    async write(changes) {
+      const transaction = (db ?? (await (opening ??= open()))).transaction(KINDS, "readwrite", { durability: "strict" }); // less would lose events with the power
+      for (const [kind, key, value] of changes) {
+        attempt(() => {
+          const store = transaction.objectStore(kind);
+          value == null ? store.delete(key) : store.put(value, store.keyPath ? undefined : key);
+        }); // what is damaged has no such kind, or is no key
+      }
+      transaction.commit?.();
+      await result(transaction);
+    },
+  };
+}
+
+/**
+ * @param {any} request of IndexedDB, or a transaction
+ * @returns {Promise<any>} what comes of it
  */
 function result(request) {
   return new Promise((resolve, reject) => {
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(request.error);
+    request.onsuccess = request.oncomplete = () => resolve(request.result);
+    request.onerror = request.onabort = () => reject(request.error ?? new Error("aborted"));
   });
-}
-
-/**
- * @param {IDBTransaction} transaction
- * @returns {Promise<void>}
- */
-function end(transaction) {
-  return new Promise((resolve, reject) => {
-    transaction.oncomplete = () => resolve();
-    transaction.onabort = () => reject(transaction.error ?? new Error("the transaction was aborted"));
-  });
-}
-
-/**
- * @template T
- * @param {number} ms
- * @param {Promise<T>} work
- * @returns {Promise<T>}
- */
-function within(ms, work) {
-  /** @type {ReturnType<typeof setTimeout>} */ let timer;
-  const late = new Promise((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`the storage has not answered for ${ms / 1_000} s`)), ms);
-  });
-  return Promise.race([work, /** @type {Promise<never>} */ (late)]).finally(() => clearTimeout(timer));
-}
-
-/** @param {unknown} err */
-function asError(err) {
-  return err instanceof Error ? err : new Error(String(err));
-}
-
-/**
- * Do what only a page can, and not each: workers have no such storage, and frames may be denied it.
- *
- * @template T
- * @param {() => T} work
- * @returns {T | undefined}
- */
-function inPage(work) {
-  try {
-    return work();
-  } catch {
-    return undefined;
-  }
 }

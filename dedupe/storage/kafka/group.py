@@ -112,6 +112,7 @@ class KafkaMembership:
         self._assigned_generation = 0  # of the last assignment
         self._answered_at = -math.inf
         self._joined_at = -math.inf
+        self._joining_since: float | None = None  # None once an assignment is taken
         self._rejoin = asyncio.Event()
         self._problems: set[str] = set()  # kinds of them that were logged in this outage
 
@@ -119,6 +120,12 @@ class KafkaMembership:
     def silence_s(self) -> float:
         """See Membership; infinite before the first answer. It grows to `join_s` while others join."""
         return self._clock.monotonic() - self._answered_at
+
+    @property
+    def joining_s(self) -> float:
+        """See Membership. Below `join_s` in a group that completes, whatever befalls its members."""
+        since = self._joining_since
+        return 0.0 if since is None else self._clock.monotonic() - since
 
     async def run(self, describe: Describe, take: Take) -> None:
         try:
@@ -185,6 +192,8 @@ class KafkaMembership:
     async def _join(self, connection: BrokerConnection, describe: Describe, take: Take) -> None:
         """Take part in one rebalance; has no generation afterwards if another one has begun."""
         self._rejoin.clear()
+        if self._joining_since is None:
+            self._joining_since = self._clock.monotonic()
         joined = await self._joined(connection, describe)
         self._note_answer(self._clock.monotonic())
         shares = self._decided(joined) if joined.leader == joined.member else []
@@ -271,6 +280,7 @@ class KafkaMembership:
             self.unreadable += 1
             logger.error("the leader's assignment cannot be decoded", group=self._group, problem=str(err))
             return
+        self._joining_since = None
         if assignment.generation > self._assigned_generation:
             self._assigned_generation = assignment.generation
             take(assignment.generation, assignment)

@@ -141,6 +141,7 @@ def _without(worker: WorkerId, assignment: Assignment) -> Assignment:
         followers=others(assignment.followers),
         next_owners=others(assignment.next_owners),
         addresses={name: at for name, at in assignment.addresses.items() if name != worker},
+        inputs={place: name for place, name in assignment.inputs.items() if name != worker},
     )
 
 

@@ -1,5 +1,6 @@
 """A Kafka cluster whose topics are inputs, see dedupe.storage.input_log."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,7 +39,8 @@ WAIT_MS = 500
 IN_USE_CODES: Mapping[int, str] = {22: "ILLEGAL_GENERATION", 25: "UNKNOWN_MEMBER_ID", 27: "REBALANCE"}
 """Of a group that has members: another program consumes under its name."""
 
-TOPIC_ID_DIGITS = 32
+_COMMITTED = re.compile(r"([0-9a-f]{32})(?: ([0-9]{1,9}))?")
+"""A topic id, and the number of a seek."""
 
 
 class KafkaInputs:
@@ -76,11 +78,11 @@ class KafkaInputs:
             for partition, offset, text, code in partitions:
                 _raise_for(group, code)
                 if name == topic and offset != NO_OFFSET:
-                    found[partition] = CommittedOffset(offset, _topic_id_in(text))
+                    found[partition] = CommittedOffset(offset, *_read(text))
         return found
 
     async def commit(self, group: str, topic: str, partition: int, committed: CommittedOffset) -> None:
-        offsets = [(topic, [(partition, committed.offset, committed.topic_id)])]
+        offsets = [(topic, [(partition, committed.offset, f"{committed.topic_id} {committed.seek}")])]
         request = OffsetCommitRequest_v3(group, NO_MEMBER, "", BROKER_RETENTION, offsets)
         response = await self._ask(group, request)
         (code,) = response_for(TopicPartition(topic, partition), response.topics)
@@ -102,12 +104,10 @@ class KafkaInputs:
         return await self._cluster.send(coordinator, request)
 
 
-def _topic_id_in(text: str | None) -> str:
-    """Return the topic id that a commit of a gateway names; "" of another program's."""
-    is_id = (
-        text is not None and len(text) == TOPIC_ID_DIGITS and all(map("0123456789abcdef".__contains__, text))
-    )
-    return text if text is not None and is_id else ""
+def _read(text: str | None) -> tuple[str, int]:
+    """Return the topic id and the seek that a commit of a gateway names; "" and 0 of another program's."""
+    found = _COMMITTED.fullmatch(text or "")
+    return (found[1], int(found[2] or 0)) if found else ("", 0)
 
 
 def _raise_for(group: str, code: int) -> None:

@@ -9,11 +9,11 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from dedupe.model.errors import RecordsRefusedError
 from dedupe.model.record import FLAG_CLOUDEVENT, EventRecords
-from dedupe.model.types import Event, NewRecord
+from dedupe.model.types import Event, NewRecord, Progress, Session, have_headers
 from dedupe.storage.kafka.wire import ProducerIdAndEpoch
 
 NativeEncode: TypeAlias = Callable[..., bytes | None]
-"""gateway_native.encode: returns None for events that it does not encode."""
+"""gateway_native.encode_records: returns None for events that it does not encode."""
 
 
 def encode_batch(
@@ -32,14 +32,16 @@ def encode_batch(
         producer: its id and epoch.
         sequence: the first record's sequence number.
         bytes_max: the limit of the batch.
-        native: encodes the records of plain events.
+        native: encodes the records of plain events, and of client sessions that evict no other.
 
     Raises:
         RecordsRefusedError: the records do not fit.
     """
-    if native is not None and type(records) is EventRecords and not records.sessions:
-        plain = records.events, records.lane_seq, records.timestamp_ms
-        if (batch := native(*plain, producer.id, producer.epoch, sequence, bytes_max)) is not None:
+    if native is not None and type(records) is EventRecords and not any(records.evicted):
+        plain = records.events, records.sessions, records.lane_seq, records.timestamp_ms
+        rest = producer.id, producer.epoch, sequence, bytes_max
+        batch = None if have_headers(records.events) else native(*plain, *rest)
+        if batch is not None:
             return batch
     builder = DefaultRecordBatchBuilder(
         magic=2,
@@ -62,10 +64,20 @@ def is_encoding_proved(native: NativeEncode) -> bool:
     for size, flags in ((0, 0), (50, 2), (70, 1), (8_000, 2), (90, FLAG_CLOUDEVENT)):
         value, message_id = b"v" * size, "é" * (size % 71)
         event = Event(bytes(range(16)), 0, b"\xff" * 8, "source", message_id, value, flags=flags)
-        records = EventRecords([event] * 130, (), lane_seq=2**40, timestamp_ms=1_700_000_000_123)
-        expected, found = [
-            encode_batch(records, producer, sequence, bytes_max=2**21, native=each) for each in (None, native)
-        ]
-        if found != expected:
-            return False
+        for sessions in ((), _EXAMPLES * 26):
+            records = EventRecords([event] * 130, sessions, lane_seq=2**40, timestamp_ms=1_700_000_000_123)
+            expected, found = [
+                encode_batch(records, producer, sequence, bytes_max=2**21, native=each)
+                for each in (None, native)
+            ]
+            if found != expected:
+                return False
     return True
+
+
+_SESSION = Session(b"c" * 16, b"s" * 16, 2**64 - 1, epoch=3, acknowledged_through=2**40)
+_EXAMPLES = (
+    None,
+    _SESSION,
+    *(_SESSION._replace(before=Progress(2**64 - 1, above)) for above in (0, 0x1FF, 2**511 + 5)),
+)

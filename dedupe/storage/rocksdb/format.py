@@ -5,6 +5,7 @@ A row that cannot be decoded is an IndexCorruptError: the index is rebuilt from 
 """
 
 import struct
+from collections.abc import Sequence
 
 import orjson
 from rocksdict import WriteBatch
@@ -28,6 +29,7 @@ SENTINEL_KEY = b"\x00"
 # key (see RocksIndex.covers).
 IDENTITY_KEY = b"identity"
 STATE_KEY = b"state"
+LINEAGE_KEY = b"lineage"
 _STEP_PREFIX = b"step"
 
 
@@ -63,11 +65,15 @@ def read_steps(database: Database) -> list[Step]:
     return steps
 
 
-def decode_entry(value: bytes) -> Entry:
-    """Decode an entry. Raises IndexCorruptError."""
-    if len(value) != ENTRY.size:
-        raise IndexCorruptError(f"an entry has {len(value)} bytes")
-    return entry_of(ENTRY.unpack(value))
+def decode_entries(values: Sequence[bytes | None]) -> list[Entry | None]:
+    """Decode entries, None for None, in order. Raises IndexCorruptError."""
+    stored = [value for value in values if value is not None]
+    for size in set(map(len, stored)) - {ENTRY.size}:
+        raise IndexCorruptError(f"an entry has {size} bytes")
+    entries = map(entry_of, ENTRY.iter_unpack(b"".join(stored)))
+    if len(stored) == len(values):
+        return list(entries)
+    return [None if value is None else next(entries) for value in values]
 
 
 def decode_state(stored: bytes | None) -> IndexState:

@@ -7,11 +7,11 @@ from the log.
 Lane.submit -> admit -> PartitionLog.append -> **DedupeIndex.apply**
 """
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
 
-from rocksdict import Checkpoint, Rdict, WriteBatch
+from rocksdict import Rdict, WriteBatch
 
 from dedupe.decide.sessions import Listing, SessionCounts, SessionKey, SessionState
 from dedupe.decide.source_sizes import SourceSizes
@@ -25,11 +25,12 @@ from dedupe.storage.rocksdb.database import Database, Tuning, destroy, is_empty,
 from dedupe.storage.rocksdb.format import (
     ENTRY,
     IDENTITY_KEY,
+    LINEAGE_KEY,
     OFFSET,
     SENTINEL_KEY,
     STATE_KEY,
     check_identity,
-    decode_entry,
+    decode_entries,
     decode_state,
     encode_identity,
     put_meta,
@@ -38,6 +39,8 @@ from dedupe.storage.rocksdb.format import (
 from dedupe.storage.rocksdb.marks import check_not_disproved, note_disproved, note_proved, unproved
 from dedupe.storage.rocksdb.sessions import SessionTable
 from dedupe.storage.rocksdb.wal import wal_files
+
+LINEAGE_BYTES = 16
 
 
 class RocksIndex:
@@ -52,7 +55,7 @@ class RocksIndex:
         close: Callable[[Database], None] = Database.close,
     ) -> None:
         """Open the index at `path`, or create an empty one. Raises as RocksStore.open does."""
-        self._path = path
+        self.path = path
         self._close = close
         self._identity = identity
         self._tuning = tuning
@@ -63,6 +66,7 @@ class RocksIndex:
         self.state: IndexState = EMPTY_STATE
         self._steps: list[Step] = []
         self._unproved: list[Offset] = []
+        self.lineage = b""
         self.is_disproved = False
         """Whether the log has disproved an entry: no copy of it may be used, see IndexSnapshots."""
         try:
@@ -96,9 +100,9 @@ class RocksIndex:
     @property
     def wal(self) -> WalFiles:
         try:
-            return wal_files(self._path)
+            return wal_files(self.path)
         except OSError as err:
-            translate(err, f"cannot measure {self._path}")
+            translate(err, f"cannot measure {self.path}")
 
     @property
     def unproved(self) -> Sequence[Offset]:
@@ -106,17 +110,17 @@ class RocksIndex:
 
     def note_proved(self) -> None:
         try:
-            note_proved(self._path)
+            note_proved(self.path)
         except OSError as err:
-            translate(err, f"cannot write {self._path}")
+            translate(err, f"cannot write {self.path}")
         self._unproved = []
 
     def note_disproved(self) -> None:
         self.is_disproved = True
         try:
-            note_disproved(self._path)
+            note_disproved(self.path, self.lineage)
         except OSError as err:
-            translate(err, f"cannot write {self._path}")
+            translate(err, f"cannot write {self.path}")
 
     @property
     def session_counts(self) -> SessionCounts:
@@ -189,7 +193,7 @@ class RocksIndex:
         if self._database is not None:
             self._database.abandon()
             self._database = None
-        destroy(self._path)
+        destroy(self.path)
         self._failure = None
         self._begin(start)
 
@@ -204,7 +208,7 @@ class RocksIndex:
             try:
                 family.flush(wait=False)
             except Exception as err:
-                translate(err, f"cannot flush {self._path}")
+                translate(err, f"cannot flush {self.path}")
 
     @property
     def is_flushing(self) -> bool:
@@ -212,9 +216,14 @@ class RocksIndex:
         return self._sum_of("rocksdb.mem-table-flush-pending", "rocksdb.num-running-flushes") > 0
 
     @property
+    def jobs(self) -> int:
+        """How many flushes and compactions run, by families. Raises IndexUnavailableError."""
+        return self._sum_of("rocksdb.num-running-compactions", "rocksdb.num-running-flushes")
+
+    @property
     def unflushed_entries(self) -> int:
         """
-        How many entries `checkpoint` would write to files.
+        How many entries are in memory and in the write-ahead log only.
 
         Those of full memtables too, which wait until there are enough of them for one file.
         Raises IndexUnavailableError.
@@ -226,19 +235,15 @@ class RocksIndex:
         try:
             return sum(family.property_int_value(name) or 0 for family in self._families() for name in names)
         except Exception as err:
-            translate(err, f"cannot measure {self._path}")
+            translate(err, f"cannot measure {self.path}")
 
-    def checkpoint(self, folder: Path) -> None:
-        """
-        Make a copy of the index in a new folder, of hard links.
-
-        It flushes what is still in memory, and holds Python's global lock meanwhile: see `begin_flush`.
-        Raises IndexCorruptError, IndexUnavailableError.
-        """
+    @property
+    def data_files(self) -> Sequence[str]:
+        """The names of the files of all column families. Raises IndexUnavailableError."""
         try:
-            Checkpoint(self._opened().entries).create_checkpoint(str(folder))
+            return [str(file["name"]).lstrip("/") for file in self._opened().entries.live_files()]
         except Exception as err:
-            translate(err, f"cannot copy {self._path}")
+            translate(err, f"cannot list the files of {self.path}")
 
     def _families(self) -> tuple[Rdict, ...]:
         database = self._opened()
@@ -259,7 +264,7 @@ class RocksIndex:
                 return bool(start <= offset)
             files = sorted(database.entries.live_files(), key=lambda file: str(file["name"]))
         except Exception as err:
-            translate(err, f"cannot list the files of {self._path}")
+            translate(err, f"cannot list the files of {self.path}")
         for file in files:
             # The list includes the files of `meta`, whose keys have other lengths.
             ends = [key for key in (file["start_key"], file["end_key"]) if len(key) == KEY_BYTES]
@@ -283,26 +288,27 @@ class RocksIndex:
 
     def _get(self, database: Database, keys: list[EventKey]) -> list[Entry | None]:
         try:
-            values: list[bytes | None] = database.entries.get(cast(list[Any], keys)) or []
+            values: list[bytes | None] = database.entries.get(keys) or []  # type: ignore[arg-type]
         except Exception as err:
-            translate(err, f"cannot read {self._path}")
-        return [None if value is None else decode_entry(value) for value in values]
+            translate(err, f"cannot read {self.path}")
+        return decode_entries(values)
 
     def _figure(self, name: str) -> int:
         database = self._opened()
         try:
             return database.entries.property_int_value(name) or 0
         except Exception as err:
-            translate(err, f"cannot measure {self._path}")
+            translate(err, f"cannot measure {self.path}")
 
     def _begin(self, start: Offset) -> None:
         """Create an empty index; its first rows are written in one batch."""
-        database = self._use(Database(self._path, self._tuning, is_new=True))
+        database = self._use(Database(self.path, self._tuning, is_new=True))
         self.state = EMPTY_STATE._replace(applied_offset=start)
-        self._steps, self._unproved = [], []
+        self._steps, self._unproved, self.lineage = [], [], os.urandom(LINEAGE_BYTES)
         batch = WriteBatch(raw_mode=True)
         batch.put(SENTINEL_KEY, OFFSET.pack(start))
         batch.put(IDENTITY_KEY, encode_identity(self._identity), database.meta_handle)
+        batch.put(LINEAGE_KEY, self.lineage, database.meta_handle)
         put_meta(batch, IndexUpdate((), self.state), database)
         _write(database, batch)
 
@@ -318,15 +324,16 @@ class RocksIndex:
             check_identity(database.meta.get(IDENTITY_KEY), self._identity)
             self.state = decode_state(database.meta.get(STATE_KEY))
             self._steps = read_steps(database)
+            self.lineage = database.meta.get(LINEAGE_KEY) or b""
             self._sessions.load()
-            self._unproved = unproved(self._path)
+            self._unproved = unproved(self.path)
         except Exception as err:
-            translate(err, f"cannot use {self._path}")
+            translate(err, f"cannot use {self.path}")
         if self.state.last_offset >= 0:
             # A lost file, or a truncated list of files, lacks the newest entries: checking the last suffices.
             last = self._get(database, [self.state.last_key])[0]
             if last is None or last.offset != self.state.last_offset:
-                raise IndexCorruptError(f"{self._path} lacks the last entry of its own state")
+                raise IndexCorruptError(f"{self.path} lacks the last entry of its own state")
 
 
 def _write(database: Database, batch: WriteBatch, *, has_secondary_keys: bool = False) -> None:

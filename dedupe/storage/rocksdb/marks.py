@@ -8,6 +8,7 @@ import errno
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dedupe.model.errors import IndexCorruptError, IndexDisprovedError
@@ -63,15 +64,16 @@ def note_unproved(path: Path, offsets: Sequence[Offset]) -> None:
         os.close(folder)
 
 
-def note_disproved(path: Path) -> None:
-    """Note that the index is wrong. Raises OSError."""
-    (path / DISPROVED).touch()
+def note_disproved(path: Path, lineage: bytes) -> None:
+    """Note that the index of this lineage is wrong. Raises OSError."""
+    (path / DISPROVED).write_bytes(lineage)
 
 
 def check_not_disproved(path: Path) -> None:
     """Raise IndexDisprovedError if the index is noted to be wrong."""
-    if (path / DISPROVED).exists():
-        raise IndexDisprovedError(f"the log has disproved an entry of {path}")
+    with suppress(FileNotFoundError):
+        lineage = (path / DISPROVED).read_bytes()
+        raise IndexDisprovedError(f"the log has disproved an entry of {path}", lineage=lineage)
 
 
 def explained(err: OSError, what: str) -> OSError | IndexCorruptError:

@@ -1,8 +1,8 @@
 """
 Makes snapshots of the open indexes of this process, and restores lost ones from them.
 
-A snapshot is what RocksDB's checkpoint holds: hard links to the files, which are never changed. Files that
-the bucket has already are not sent again. The manifest comes last, so what it names is there.
+A snapshot holds the files of an index, which are never changed: see copying. Files that the bucket has
+already are not sent again. The manifest comes last, so what it names is there.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from typing import NamedTuple
 import structlog
 
 from dedupe.model.clock import Clock
-from dedupe.model.errors import GatewayError
 from dedupe.model.types import Offset
 from dedupe.storage.index import DedupeIndex, IndexIdentity, Opening
 from dedupe.storage.log import Crashpoint, no_crashpoint
+from dedupe.storage.rocksdb.copying import copy_index
 from dedupe.storage.rocksdb.index import RocksIndex
 from dedupe.storage.rocksdb.marks import note_unproved
 from dedupe.storage.rocksdb.store import RocksStore
@@ -37,14 +37,9 @@ from dedupe.storage.snapshots.manifest import (
     key_of,
     made_ms_of,
 )
-from dedupe.storage.snapshots.store import Made
+from dedupe.storage.snapshots.store import Made, Quiet
 
 RECORDS_MIN = 20_000
-FLUSH_S = 5.0
-"""A lane whose memtables are not on disk by then makes no snapshot this time."""
-FLUSH_LOOK_S = 0.01
-UNFLUSHED_MAX = 2_000
-"""More entries that arrive during a flush are flushed first: the checkpoint holds up the loop for them."""
 RESTORE_S, RESTORE_BYTES_A_SECOND_MIN = 60.0, 8 * 1024 * 1024
 """A bucket that takes longer for a whole index is slower than the log."""
 DOWNLOADS = 8
@@ -94,26 +89,22 @@ class IndexSnapshots:
         self._rng = rng or random.Random()
         self._crashpoint = crashpoint
         self._digests: dict[IndexIdentity, dict[_FileKey, str]] = {}
-        self._to_withdraw: set[IndexIdentity] = set()
+        self._to_withdraw: dict[IndexIdentity, set[bytes]] = {}  # the lineages that are disproved
         self._progress: dict[IndexIdentity, Opening] = {}
 
     # ---- make
 
-    async def make(self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset) -> Made:
-        """See SnapshotStore. Only the checkpoint itself, 12 ms, holds up the event loop."""
+    async def make(
+        self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset, quiet: Quiet
+    ) -> Made:
+        """See SnapshotStore."""
         assert isinstance(index, RocksIndex)
-        folder = self._store.path_of(identity).with_suffix(".checkpoint")
+        folder = self._store.path_of(identity).with_suffix(".copy")
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         try:
-            await self._flush(index)
-            self._crashpoint("snapshot_flushed")
             _check_not_disproved(index)
-            state = index.state
-            index.checkpoint(folder)
-        except GatewayError as err:
-            raise SnapshotError("index", f"the index cannot be copied: {err}") from err
-        self._crashpoint("snapshot_checkpoint")
-        try:
+            state = await copy_index(index, folder, quiet, self._clock)
+            self._crashpoint("snapshot_copied")
             files = await asyncio.to_thread(self._files_of, folder, self._digests.setdefault(identity, {}))
             manifest = Manifest(
                 identity, state, window_start, files, self._clock.now_ms(), self._worker, version("rocksdict")
@@ -128,29 +119,8 @@ class IndexSnapshots:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         return Made(manifest, sent)
 
-    async def _flush(self, index: RocksIndex) -> None:
-        """
-        Return once all of an index but UNFLUSHED_MAX entries is in files.
-
-        A flush under load leaves what arrived meanwhile, which the next, shorter one takes: RocksDB would
-        keep even full memtables until there are eight.
-        Raises SnapshotError, IndexUnavailableError.
-        """
-        index.begin_flush()
-        until = self._clock.monotonic() + FLUSH_S
-        while True:
-            await asyncio.sleep(FLUSH_LOOK_S)
-            if not index.is_open:
-                raise SnapshotError("index", "the lane has ended")
-            if not index.is_flushing:
-                if index.unflushed_entries <= UNFLUSHED_MAX:
-                    return
-                index.begin_flush()
-            if self._clock.monotonic() > until:
-                raise SnapshotError("busy", f"its memtables are not on disk after {FLUSH_S:g} s")
-
     def _files_of(self, folder: Path, digests: "dict[_FileKey, str]") -> tuple[SnapshotFile, ...]:
-        """Return the files of a checkpoint; of data files only new ones are read. Raises OSError."""
+        """Return the files of a copy; of data files only new ones are read. Raises OSError."""
         found = []
         known = {}
         for path in sorted(folder.iterdir()):
@@ -175,6 +145,8 @@ class IndexSnapshots:
         self._crashpoint("snapshot_manifest")
         try:
             _check_not_disproved(index)
+            if await self.is_doubted(manifest.identity, index.lineage):
+                raise SnapshotError("disproved", "another worker's log has disproved what it is a copy of")
         except SnapshotError:
             await self._bucket.delete([name])
             raise
@@ -220,16 +192,40 @@ class IndexSnapshots:
         unnamed = [each for each in files if each.name not in named and each.age_s > KEPT_FILE_S]
         await self._bucket.delete([f"{place}/files/{each.name}" for each in unnamed])
 
+    def doubt(self, identity: IndexIdentity, lineage: bytes) -> None:
+        """See SnapshotStore."""
+        self._to_withdraw.setdefault(identity, set()).add(lineage)
+
     async def withdraw(self, identity: IndexIdentity) -> None:
         """See SnapshotStore."""
-        self._to_withdraw.add(identity)
+        self._to_withdraw.setdefault(identity, set())
         await self._withdraw(identity)
 
+    async def withdraw_doubted(self) -> None:
+        """See SnapshotStore."""
+        for identity in list(self._to_withdraw):
+            await self._withdraw(identity)
+
+    async def is_doubted(self, identity: IndexIdentity, lineage: bytes) -> bool:
+        """See SnapshotStore. A name in the bucket says so, which only who has the secret can make."""
+        names = await self._bucket.names(_doubts_of(identity))
+        return self._doubt_name(identity, lineage) in {each.name for each in names}
+
     async def _withdraw(self, identity: IndexIdentity, but: Manifest | None = None) -> None:
+        """Tell first, delete then: a restore that is under way asks at its end."""
+        lineages = set(self._to_withdraw[identity])
+        for lineage in lineages:
+            if not await self.is_doubted(identity, lineage):
+                await self._bucket.create(f"{_doubts_of(identity)}{self._doubt_name(identity, lineage)}", b"")
         folder = f"{folder_of(identity)}/manifests/"
         names = {each.name for each in await self._bucket.names(folder)} - {but and but.name}
         await self._bucket.delete([f"{folder}{name}" for name in sorted(names)])
-        self._to_withdraw.discard(identity)
+        if self._to_withdraw.get(identity, set()) <= lineages:
+            self._to_withdraw.pop(identity, None)
+
+    def _doubt_name(self, identity: IndexIdentity, lineage: bytes) -> str:
+        place = folder_of(identity).encode()
+        return blake2b(place + b"\n" + lineage, key=self._key, digest_size=HASH_BYTES).hexdigest()
 
     # ---- restore
 
@@ -330,6 +326,11 @@ def _rank(manifest: StoredObject) -> tuple[int, str]:
     """Return what a newer manifest has more of; none is newer than the bucket says, whatever its name."""
     made_ms = made_ms_of(manifest.name)
     return min(manifest.modified_ms, -1 if made_ms is None else made_ms), manifest.name
+
+
+def _doubts_of(identity: IndexIdentity) -> str:
+    """Return the folder of what is known to be wrong."""
+    return f"{folder_of(identity)}/disproved/"
 
 
 def _drills_of(identity: IndexIdentity) -> str:

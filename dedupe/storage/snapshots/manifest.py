@@ -6,6 +6,7 @@ to the end of the log. Hence there are no leases and no pointer to the latest on
 
     <log id>/<topic>/<partition>/files/<BLAKE2b-256 of the content, hex>
     <log id>/<topic>/<partition>/manifests/<ms of its making, 15 digits>-<applied offset>-<worker>
+    <log id>/<topic>/<partition>/disproved/<keyed hash of the lineage of an index that the log has disproved>
 
 A manifest is one line of JSON, and its MAC in hex. The MAC's key is derived from the identity secret: whoever
 can write to the bucket can neither make an id known nor have RocksDB open a file of theirs. They can delete

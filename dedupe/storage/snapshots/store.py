@@ -1,12 +1,16 @@
 """The interface of what makes snapshots of indexes and restores them."""
 
 from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from dedupe.model.types import Offset
 from dedupe.storage.index import DedupeIndex, IndexIdentity, Opening
 from dedupe.storage.snapshots.manifest import Manifest
+
+Quiet: TypeAlias = AbstractAsyncContextManager[None]
+"""What a lane waits for before each batch."""
 
 
 class Made(NamedTuple):
@@ -22,7 +26,9 @@ class SnapshotStore(Protocol):
     records_min: int
     """Fewer offsets are read from the log in the time that a bucket takes to answer."""
 
-    async def make(self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset) -> Made:
+    async def make(
+        self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset, quiet: Quiet
+    ) -> Made:
         """
         Make a snapshot of an open index, and delete what older ones no longer need.
 
@@ -30,6 +36,7 @@ class SnapshotStore(Protocol):
             identity: of the index.
             index: it takes updates meanwhile, and may be closed.
             window_start: the first offset whose id it remembers.
+            quiet: while it is held, the lane commits no batch.
         """
 
     def candidates(self, identity: IndexIdentity) -> AsyncGenerator[Manifest, None]:
@@ -43,12 +50,21 @@ class SnapshotStore(Protocol):
         nothing at the place. A cancellation ends what is under way.
         """
 
+    def doubt(self, identity: IndexIdentity, lineage: bytes) -> None:
+        """Note that the log has disproved an index, and so whatever is of its lineage; see `withdraw`."""
+
     async def withdraw(self, identity: IndexIdentity) -> None:
         """
-        Delete all snapshots of an index that the log has disproved, since they may have what is wrong in it.
+        Tell other workers what is doubted of an index, and delete all its snapshots.
 
-        After an error the next `make` of the index deletes all older ones.
+        After an error `withdraw_doubted` does it, or the next `make` of the index.
         """
+
+    async def withdraw_doubted(self) -> None:
+        """Withdraw the snapshots of all indexes that are doubted, whoever serves them now."""
+
+    async def is_doubted(self, identity: IndexIdentity, lineage: bytes) -> bool:
+        """Whether a worker has told that the log has disproved an index of this lineage."""
 
     async def verify(self, manifest: Manifest, scratch: Path) -> None:
         """Fetch all files of a snapshot into an empty folder, one after the other, and compare them."""

@@ -24,12 +24,13 @@ from dedupe.model.record import (
     HEADER_REASON,
     HEADER_SOURCE,
 )
-from dedupe.model.types import LogRecord, NewRecord, Offset
+from dedupe.model.types import Headers, LogRecord, NewRecord, Offset
 from dedupe.storage.log import NOTE_BYTES_MAX, Crashpoint, DecidingLog, no_crashpoint
 from dedupe.storage.sqlite.operations import Append, CreateTopic, Fence, KeepNote, Trim
 from dedupe.storage.sqlite.reading import (
     BatchQuery,
     Readers,
+    encode_headers,
     select_bounds,
     select_meta,
     select_newest_timestamp,
@@ -295,19 +296,21 @@ def _note_key(name: str, topic: str) -> str:
 
 
 def _row_of(record: NewRecord) -> Row:
-    """Return a record as the columns of the table. Headers outside of record format v1 are a bug."""
+    """Return a record as the columns of the table."""
     (source_name, source), (gateway_name, gateway), *more = record.headers
     assert (source_name, gateway_name) == (HEADER_SOURCE, HEADER_GATEWAY), record.headers
     reason: str | int = NOTHING
     progress: bytes | int = NOTHING
+    others: Headers = []
     for name, value in more:
         if name == HEADER_REASON:
             reason = value.decode()
         elif name == HEADER_PROGRESS:
             progress = value
-        else:
-            assert name == HEADER_DIALECT, record.headers  # gw tells it, too
-    return record.timestamp_ms, source.decode(), reason, record.key, gateway, record.value, progress
+        elif name != HEADER_DIALECT:  # gw tells it, too
+            others.append((name, value))
+    stored = encode_headers(others) if others else NOTHING
+    return record.timestamp_ms, source.decode(), reason, record.key, gateway, record.value, progress, stored
 
 
 def _required(writer: SqliteWriter | None) -> SqliteWriter:

@@ -11,6 +11,8 @@ from pathlib import Path
 from threading import Lock
 from typing import NamedTuple, TypeVar
 
+import orjson
+
 from dedupe.model.errors import LogCorruptError
 from dedupe.model.record import (
     CLOUDEVENT_HEADERS,
@@ -104,12 +106,14 @@ class BatchQuery(NamedTuple):
         records: list[LogRecord] = []
         size_bytes = 0
         rows = connection.execute(
-            "SELECT id - ?1, timestamp_ms, key, value, source, gw, reason, gs FROM records "
+            "SELECT id - ?1, timestamp_ms, key, value, source, gw, reason, gs, headers FROM records "
             "WHERE id >= ?1 + ?2 AND id < ?1 + ?3 ORDER BY id LIMIT ?4",
             (self.first_id, start, end, self.records_max),
         )
-        for offset, timestamp_ms, key, value, source, gateway, reason, progress in rows:
+        for offset, timestamp_ms, key, value, source, gateway, reason, progress, others in rows:
             headers = _headers_of(source, gateway, reason, progress)
+            if others is not None:
+                headers += decode_headers(others)
             records.append(LogRecord(offset, timestamp_ms, key, value, headers))
             size_bytes += len(value)
             if size_bytes >= self.bytes_max:
@@ -161,6 +165,16 @@ def select_meta(connection: sqlite3.Connection, start: str) -> list[tuple[str, s
 
 def select_partitions(connection: sqlite3.Connection) -> list[tuple[str, int]]:
     return connection.execute("SELECT topic, first_id FROM partitions ORDER BY topic, partition").fetchall()
+
+
+def encode_headers(headers: Headers) -> bytes:
+    """Encode headers as a JSON array of name and value, whose bytes are the characters below 256."""
+    return orjson.dumps([(name, value.decode("latin-1")) for name, value in headers])
+
+
+def decode_headers(text: bytes) -> Headers:
+    """Decode what `encode_headers` has encoded."""
+    return [(name, value.encode("latin-1")) for name, value in orjson.loads(text)]
 
 
 def _headers_of(source: str, gateway: bytes, reason: str | None, progress: bytes | None) -> Headers:

@@ -37,7 +37,7 @@ WRITER_CACHE_BYTES = 32 * 1024 * 1024
 NOTHING = -1
 """A parameter instead of None: for each None, Python's sqlite3 searches for an adapter, which is slow."""
 
-Row: TypeAlias = tuple[int, str, str | int, bytes, bytes, bytes, bytes | int]
+Row: TypeAlias = tuple[int, str, str | int, bytes, bytes, bytes, bytes | int, bytes | int]
 """One record without its id, in the order of the table's columns; NOTHING stands for NULL."""
 
 _SCHEMA = f"""
@@ -62,7 +62,8 @@ CREATE TABLE records(
   key BLOB NOT NULL,
   gw BLOB NOT NULL,
   value BLOB NOT NULL,
-  gs BLOB
+  gs BLOB,
+  headers BLOB
 );
 PRAGMA application_id = {APPLICATION_ID};
 """
@@ -127,7 +128,7 @@ def open_or_create(path: Path, limits: SqliteLimits, *, read_only: bool) -> str:
             _check_partitions(connection, path)
             if not read_only:
                 _turn_on_wal(connection, path, limits)
-                _add_column(connection)
+                _add_columns(connection)
             return log_id
         finally:
             connection.close()
@@ -207,10 +208,12 @@ def _damaged(path: Path, why: object) -> ConfigurationError:
     )
 
 
-def _add_column(connection: sqlite3.Connection) -> None:
-    """Add the column `gs` if the file lacks it; readers of the other columns are not affected."""
-    if not any(name == "gs" for _, name, *_ in connection.execute("PRAGMA table_info(records)")):
-        connection.execute("ALTER TABLE records ADD COLUMN gs BLOB")
+def _add_columns(connection: sqlite3.Connection) -> None:
+    """Add the columns that the file of an earlier version lacks; readers of the others are not affected."""
+    there = {name for _, name, *_ in connection.execute("PRAGMA table_info(records)")}
+    for name in ("gs", "headers"):
+        if name not in there:
+            connection.execute(f"ALTER TABLE records ADD COLUMN {name} BLOB")
 
 
 def _turn_on_wal(connection: sqlite3.Connection, path: Path, limits: SqliteLimits) -> None:

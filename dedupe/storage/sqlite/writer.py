@@ -33,7 +33,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 STATEMENT_ROWS_MAX = 2048
-"""The rows of the largest INSERT: 16,384 parameters, within PARAMETERS_MAX; two of them hold a group."""
+"""The rows of the largest INSERT: 18,432 parameters, within PARAMETERS_MAX; two of them hold a group."""
 
 
 @dataclass(slots=True)
@@ -349,8 +349,9 @@ def _is_busy(err: Exception) -> bool:
 def _insert_statement(size: int) -> str:
     columns = f"column1, column2, column3, nullif(column4, {NOTHING}), column5, column6, column7"
     return (
-        "INSERT INTO records(id, timestamp_ms, source, reason, key, gw, value, gs) "
-        f"SELECT {columns}, nullif(column8, {NOTHING}) FROM ({_values(size, 8)}) WHERE column1 <> {NOTHING}"
+        "INSERT INTO records(id, timestamp_ms, source, reason, key, gw, value, gs, headers) "
+        f"SELECT {columns}, nullif(column8, {NOTHING}), nullif(column9, {NOTHING}) "
+        f"FROM ({_values(size, 9)}) WHERE column1 <> {NOTHING}"
     )
 
 

@@ -69,6 +69,7 @@ def test_image_is_small_and_lists_what_it_holds(made: tuple[str, Path]) -> None:
     bom = json.loads((root / "usr/share/sbom/gateway.cdx.json").read_text())
     names = {component["name"] for component in bom["components"]}
     assert {"idempotent-ingestion-gateway", "rocksdict", "uvicorn", "libc6", "python"} <= names
+    assert {"gateway-native", "pyo3", "blake2b_simd"} <= names
     assert "pip" not in names
     assert not list((root / "venv").rglob("pip"))
     assert not (root / "src").exists()

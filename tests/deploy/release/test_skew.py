@@ -106,6 +106,7 @@ async def test_upgrade_and_rollback_lose_nothing(
         await workers.start()
         async with workers.load() as load:
             for worker, site in ((first, now), (second, now), (first, before)):
+                assert isinstance(worker, Versioned)
                 await asyncio.sleep(LOAD_S)
                 worker.is_in_use = False
                 await asyncio.to_thread(worker.stop)

@@ -15,19 +15,19 @@ from clients.conformance.scenarios import SCENARIOS
 from clients.python.src.gateway_client.answers import Answer, Fate, UndecidedError, Verdict, judge
 from clients.python.src.gateway_client.model import Batch, Queued, event_of
 from clients.python.src.gateway_client.settlement import settlement_of
+from tests.e2e.clients.kotlin import kotlin_command
 
 ROOT = Path(__file__).parents[3]
-KOTLIN = f"java -XX:TieredStopAtLevel=1 -cp {ROOT}/build/kotlin/classes:{ROOT}/build/kotlin/libs/*"
 VECTORS = json.loads((ROOT / "clients/conformance/vectors.json").read_bytes())["vectors"]
 HARNESSES = {
     "javascript": f"node {ROOT}/clients/conformance/harness/javascript_client.mjs",
-    "kotlin": f"{KOTLIN} gateway.tests.HarnessKt",
+    "kotlin": kotlin_command("Harness"),
     "python": f"{sys.executable} {ROOT}/clients/conformance/harness/python_client.py",
 }
 
 
 def test_kotlin_client_passes_the_vectors() -> None:
-    command = [*KOTLIN.split(), "gateway.tests.VectorsKt", str(ROOT / "clients/conformance/vectors.json")]
+    command = [*kotlin_command("Vectors").split(), str(ROOT / "clients/conformance/vectors.json")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -163,12 +163,12 @@ async def test_every_event_is_stored_once_through_every_fault(tmp_path: Path) ->
 async def test_tabs_have_sessions_of_their_own_over_reloads(
     gateway: Gateway, context: BrowserContext, page_url: str
 ) -> None:
-    first, second = [await tab_of(context, page_url, gateway.url) for _ in range(2)]
+    first, second = [await tab_of(context, page_url, gateway.url, isWhole=True) for _ in range(2)]
     sessions = await asyncio.gather(queue(first, "Tabs", 1, 150), queue(second, "Tabs", 151, 160))
     assert sessions[0] != sessions[1]
     assert await flushed(first)
     assert await flushed(second)
-    await begin(first, page_url, gateway.url)
+    await begin(first, page_url, gateway.url, isWhole=True)
     assert await queue(first, "Tabs", 161, 165) == sessions[0]
     assert await flushed(first)
     committed = stored_now(gateway, "Tabs")
@@ -254,7 +254,7 @@ async def test_a_session_whose_lease_is_over_goes_on_in_another(
 async def test_a_rejected_event_is_a_dead_letter_and_a_refused_client_goes_on(
     gateway: Gateway, context: BrowserContext, page_url: str
 ) -> None:
-    page = await tab_of(context, page_url, gateway.url)
+    page = await tab_of(context, page_url, gateway.url, isWhole=True)
     bad = {"type": 5, "event": "Bad"}
     session = await queue(page, "Around", 1, 1)
     await page.evaluate("bad => client.send(bad)", bad)

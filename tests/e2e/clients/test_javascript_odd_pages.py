@@ -49,13 +49,11 @@ class Site:
         self.name = name
         self.down = f"http://{HOST}:{free_port()}"
 
-    def tab(self, context: BrowserContext, host: str | None = None, *, script: str | None = None) -> Page:
-        """Open a tab with a client, after the script when `script` is given."""
+    def tab(self, context: BrowserContext, host: str | None = None, *, whole: bool = False) -> Page:
+        """Open a tab with a client: the core, or with `whole` all of it."""
         page = context.new_page()
         page.goto(f"{self.url}/page.html")
-        if script:
-            page.evaluate(script)
-        page.evaluate("host => load(host)", host or self.gateway.url)
+        page.evaluate("([host, isWhole]) => load(host, { isWhole })", [host or self.gateway.url, whole])
         return page
 
     def left(self, context: BrowserContext) -> None:
@@ -152,7 +150,7 @@ def test_what_is_damaged_in_the_pages_storage_stops_nothing(
 def test_a_profile_that_was_copied_and_restored_numbers_in_a_session_of_its_own(
     site: Site, context: BrowserContext
 ) -> None:
-    page = site.tab(context)
+    page = site.tab(context, whole=True)
     first = site.track(page, 1)
     assert flush(page)
     site.track(page, 2)
@@ -161,9 +159,9 @@ def test_a_profile_that_was_copied_and_restored_numbers_in_a_session_of_its_own(
     assert any(value.startswith(first) for value in kept.values())
     restored = site.browser.new_context(storage_state=context.storage_state(indexed_db=True))
     restored.add_init_script(f"Object.assign(sessionStorage, {orjson.dumps(kept).decode()}); {A_DAY_LATER}")
-    page.evaluate("host => load(host)", site.gateway.url)
+    page.evaluate("host => load(host, { isWhole: true })", site.gateway.url)
     assert site.track(page, 3) == first
-    copy = site.tab(restored)
+    copy = site.tab(restored, whole=True)
     assert site.track(copy, 4) != first
     assert copy.evaluate("client.clientId") == page.evaluate("client.clientId")
     assert flush(page)
@@ -196,7 +194,7 @@ def test_a_queue_of_the_first_version_is_delivered_once(site: Site, context: Bro
         })""",
         [session, site.name],
     )
-    page.evaluate("host => load(host)", site.gateway.url)
+    page.evaluate("host => load(host, { isWhole: true })", site.gateway.url)
     assert page.evaluate("client.clientId") == "first-version"
     site.track(page, 4)
     assert flush(page)

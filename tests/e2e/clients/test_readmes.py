@@ -10,6 +10,7 @@ from threading import Thread
 
 import pytest
 
+from tests.e2e.clients.kotlin import kotlin_command
 from tests.e2e.sdks.browser_sdks import QuietHandler, chromium_page
 from tests.support.documents import ROOT, blocks_of, for_gateway
 from tests.support.gateway import Gateway
@@ -25,18 +26,40 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield running
 
 
-def test_the_python_example_delivers_its_event(gateway: Gateway, tmp_path: Path) -> None:
-    (example,) = blocks_of(CLIENTS / "python" / "README.md", "python")
+@pytest.mark.parametrize(("number", "printed"), [(0, "True\n"), (1, "True 0\n"), (2, "")])
+def test_the_python_examples_deliver_their_event(
+    gateway: Gateway, tmp_path: Path, number: int, printed: str
+) -> None:
+    examples = blocks_of(CLIENTS / "python" / "README.md", "python")
+    assert len(examples) == 3
     before = gateway.stats()["totals"]["accepted"]
     done = subprocess.run(
-        [sys.executable, "-c", for_gateway(example, gateway)],
+        [sys.executable, "-c", for_gateway(examples[number], gateway)],
         env={"PYTHONPATH": str(CLIENTS / "python")},
         cwd=tmp_path,
         capture_output=True,
         check=True,
         timeout=TIMEOUT_S,
     )
-    assert (done.stdout, done.stderr) == (b"True\n", b"")
+    assert (done.stdout.decode(), done.stderr) == (printed, b"")
+    assert gateway.stats()["totals"]["accepted"] == before + 1
+
+
+def test_the_kotlin_example_delivers_its_event(gateway: Gateway, tmp_path: Path) -> None:
+    (example,) = blocks_of(CLIENTS / "kotlin" / "README.md", "kotlin")
+    source = (CLIENTS / "kotlin/src/test/kotlin/gateway/Example.kt").read_text()
+    imports, _, body = example.partition("fun main() {")
+    assert imports in source
+    assert body.replace('"http://127.0.0.1:8080"', "arguments[0]") in source
+    before = gateway.stats()["totals"]["accepted"]
+    done = subprocess.run(
+        [*kotlin_command("Example").split(), gateway.url],
+        cwd=tmp_path,
+        capture_output=True,
+        check=True,
+        timeout=TIMEOUT_S,
+    )
+    assert (done.stdout, done.stderr) == (b"true\n", b"")
     assert gateway.stats()["totals"]["accepted"] == before + 1
 
 

@@ -8,6 +8,7 @@ the test keeps the store. It can fail like a disk too, but only when told to, or
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from dedupe.decide.sessions import (
@@ -48,6 +49,9 @@ class _Undo(NamedTuple):
     session_counts: SessionCounts
 
 
+_LINEAGES = (number.to_bytes(16) for number in count())
+
+
 @dataclass(slots=True)
 class _Disk:
     """What is stored for one lane."""
@@ -63,9 +67,11 @@ class _Disk:
     is_damaged: bool = False
     unproved: tuple[Offset, ...] = ()
     is_disproved: bool = False
+    lineage: bytes = field(default_factory=lambda: next(_LINEAGES))
 
     def forget(self, start: Offset) -> None:
         """Become the disk of a new, empty index."""
+        self.lineage = next(_LINEAGES)
         self.entries.clear()
         self.unsynced.clear()
         self.sessions.clear()
@@ -145,7 +151,8 @@ class MemoryStore:
         self.check_room(place)
         disk = self._disks.setdefault(place, _Disk(identity))
         if disk.is_disproved:
-            raise IndexDisprovedError(f"the log has disproved an entry of the index of {place}")
+            text = f"the log has disproved an entry of the index of {place}"
+            raise IndexDisprovedError(text, lineage=disk.lineage)
         if disk.is_damaged:
             raise IndexCorruptError(f"index of {place} is damaged")
         if disk.identity != identity:
@@ -256,6 +263,10 @@ class MemoryIndex:
 
     def note_proved(self) -> None:
         self._disk.unproved = ()
+
+    @property
+    def lineage(self) -> bytes:
+        return self._disk.lineage
 
     def note_disproved(self) -> None:
         self._disk.is_disproved = True

@@ -2,13 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from copy import copy
 from random import Random
+from typing import Self
 
 from dedupe.model.errors import RetriableError
 from dedupe.model.types import LogRecord, Offset
 from dedupe.storage.input_log import CommittedOffset
 
 WAIT_S = 0.5
+LATE_S = 3.0
+"""How long a commit may be under way after whoever sent it has given it up."""
 
 
 class SimInputs:
@@ -18,12 +22,22 @@ class SimInputs:
         """`failing`: how likely a request fails."""
         self.rng = rng
         self.failing = failing
+        self.misdelivering = self.hanging = 0.0
+        """How likely an answer has records that were delivered before, or never comes."""
         self.id: str | None = "1" * 32
         self.records: list[list[LogRecord]] = [[] for _ in range(partitions)]
         self.first: list[Offset] = [0] * partitions
         self.offsets: dict[int, CommittedOffset] = {}
         self.on_commit: Callable[[int, Offset], None] = lambda _partition, _offset: None
         """Called with each offset that a gateway wants to commit."""
+        self.has_died: Callable[[], bool] = lambda: False
+        """Whether the process that asks was killed."""
+
+    def reached_by(self, has_died: Callable[[], bool]) -> Self:
+        """Return the same cluster as another process sees it."""
+        other = copy(self)
+        other.has_died = has_died
+        return other
 
     def append(self, partition: int, value: bytes, timestamp_ms: int) -> None:
         """Add a record."""
@@ -61,9 +75,16 @@ class SimInputs:
         return dict(self.offsets)
 
     async def commit(self, _group: str, _topic: str, partition: int, committed: CommittedOffset) -> None:
+        if self.has_died():
+            raise RetriableError("no process, no commit")
         self.on_commit(partition, committed.offset)
+        is_lost, is_late = self.rng.random() < self.failing, self.rng.random() < self.failing
+        if is_late:
+            late_s = self.rng.random() * LATE_S
+            asyncio.get_running_loop().call_later(late_s, self.offsets.__setitem__, partition, committed)
+            raise RetriableError("no answer")
         await self.fail_or_wait()
-        if self.rng.random() > self.failing:  # else it is lost, although the answer was good
+        if not is_lost:  # else it is, although the answer was good
             self.offsets[partition] = committed
 
     def reader(self, _topic: str, partition: int, start: Offset) -> "SimInputReader":
@@ -84,6 +105,10 @@ class SimInputReader:
     async def poll(self, records_max: int) -> Sequence[LogRecord]:
         await self._inputs.fail_or_wait()
         count = self._inputs.rng.randint(1, min(records_max, 9))
+        if self._inputs.rng.random() < self._inputs.hanging:
+            await asyncio.Event().wait()
+        if self.position and self._inputs.rng.random() < self._inputs.misdelivering:
+            return self._inputs.records[self._partition][self.position - 1 : self.position + count]
         records = self._inputs.records[self._partition][self.position : self.position + count]
         if not records:
             await asyncio.sleep(WAIT_S)

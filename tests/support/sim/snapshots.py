@@ -8,7 +8,7 @@ from random import Random
 from dedupe.model.types import Offset
 from dedupe.storage.index import DedupeIndex, IndexIdentity, Opening
 from dedupe.storage.snapshots.manifest import Manifest, SnapshotError
-from dedupe.storage.snapshots.store import Made
+from dedupe.storage.snapshots.store import Made, Quiet
 from tests.support.sim.memory_index import MemoryStore, _Disk, _place_of
 
 FAILS = 0.15
@@ -22,6 +22,7 @@ class SimBucket:
     def __init__(self, rng: Random) -> None:
         self.rng = rng
         self.copies: list[tuple[Manifest, _Disk]] = []
+        self.disproved: set[tuple[IndexIdentity, bytes]] = set()
 
 
 class SimSnapshots:
@@ -32,6 +33,7 @@ class SimSnapshots:
     def __init__(self, bucket: SimBucket, disk: MemoryStore) -> None:
         self._bucket, self._disk = bucket, disk
         self.restored = 0
+        self._doubted: set[tuple[IndexIdentity, bytes]] = set()
 
     def take(self, identity: IndexIdentity) -> None:
         """Copy an index as it is now, open or not; nothing if there is none, or it cannot be read."""
@@ -44,7 +46,9 @@ class SimSnapshots:
         manifest = Manifest(disk.identity, disk.state, disk.complete_from, (), number, "sim", "0")
         self._bucket.copies.append((manifest, kept))
 
-    async def make(self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset) -> Made:
+    async def make(
+        self, identity: IndexIdentity, index: DedupeIndex, window_start: Offset, quiet: Quiet
+    ) -> Made:
         """See SnapshotStore."""
         self._fail_at_random()
         self.take(identity)
@@ -76,10 +80,25 @@ class SimSnapshots:
         self._disk._disks[place] = kept
         self.restored += 1
 
+    def doubt(self, identity: IndexIdentity, lineage: bytes) -> None:
+        """See SnapshotStore."""
+        self._doubted.add((identity, lineage))
+
     async def withdraw(self, identity: IndexIdentity) -> None:
         """See SnapshotStore."""
         self._fail_at_random()
+        self._bucket.disproved |= {each for each in self._doubted if each[0] == identity}
         self._bucket.copies = [each for each in self._bucket.copies if each[0].identity != identity]
+
+    async def withdraw_doubted(self) -> None:
+        """See SnapshotStore."""
+        for identity in {identity for identity, _ in self._doubted}:
+            await self.withdraw(identity)
+
+    async def is_doubted(self, identity: IndexIdentity, lineage: bytes) -> bool:
+        """See SnapshotStore."""
+        self._fail_at_random()
+        return (identity, lineage) in self._bucket.disproved
 
     async def verify(self, manifest: Manifest, scratch: Path) -> None:
         """See SnapshotStore."""

@@ -81,6 +81,20 @@ def test_duplicates_have_their_cause(tmp_path: Path) -> None:
     assert total["libraries"] == {"analytics-node 3.1.0": 2}
 
 
+def test_duplicates_of_a_request_with_several_sources_are_counted_for_each() -> None:
+    use, maker = SourceUse(), RecordMaker(partitions=1)
+    sources = ("web", "app", "web", "app", "app")
+    events = [maker.event(f"{number}")._replace(source=source) for number, source in enumerate(sources)]
+
+    use.note(events, [DUPLICATE, NEW, REPEAT, STALE, DUPLICATE], {})
+
+    assert use.duplicates == {
+        ("web", Cause.OTHER): 1,
+        ("web", Cause.SAME_REQUEST): 1,
+        ("app", Cause.OTHER): 2,
+    }
+
+
 def test_client_says_that_it_sends_again() -> None:
     assert is_retry({b"x-retry-count": b"1"})
     assert is_retry({b"rsa-recovered": b"true"})

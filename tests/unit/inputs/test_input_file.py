@@ -42,6 +42,9 @@ def test_inputs_are_read(tmp_path: Path) -> None:
         ({"id": {"field": "a", "header": "b"}}, "input 1: id must be"),
         ({"id": "key", "format": "batch"}, "may have several events"),
         ({"id": {"header": "h"}, "format": "ndjson"}, "may have several events"),
+        ({"id": None}, "it needs id: key, place"),
+        ({"format": "cloudevents"}, "so there is no id to set"),
+        ({"keep_headers": ["h", "gw"]}, "header gw cannot be kept"),
         ({"more": 1}, "input 1: more: "),
         ({"source": ""}, "input 1: source: "),
         ({"cluster": {"bootstrap_servers": "b", "security_protocol": "SASL_SSL"}}, "sasl_username"),
@@ -51,6 +54,10 @@ def test_mistake_has_a_sentence(tmp_path: Path, change: dict[str, object], sente
     with pytest.raises(ConfigurationError) as refused:
         read(tmp_path, GOOD | change)
     assert sentence.casefold() in str(refused.value).casefold()
+
+
+def test_cloudevents_need_no_id(tmp_path: Path) -> None:
+    read(tmp_path, {**GOOD, "id": None, "format": "cloudevents"})
 
 
 def test_names_differ_and_embedded_log_needs_a_cluster(tmp_path: Path) -> None:

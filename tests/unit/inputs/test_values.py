@@ -23,7 +23,7 @@ def record(value: object, *, offset: int = 7, key: bytes = b"", **headers: bytes
 
 
 def items_of(values: Values, *records: LogRecord) -> list[object]:
-    return [item for payload in values.payloads(3, records) for item in payload.items]
+    return [item for read in values.read(3, records) for item in read.payload.items]
 
 
 def ids_of(values: Values, *records: LogRecord) -> list[object]:

@@ -20,7 +20,7 @@ from app.peers.frames import packed, unpacked
 from dedupe.decide.admission import Admission
 from dedupe.model import errors
 from dedupe.model.clock import Deadline
-from dedupe.model.types import Event, Order, Progress, Session
+from dedupe.model.types import Event, Order, Progress, Session, with_headers
 from dedupe.submission import Outcomes, Submission
 
 U64 = st.integers(0, 2**64 - 1)
@@ -150,13 +150,31 @@ def test_error_of_a_later_version_or_of_ours_is_one_of_the_gateway() -> None:
             error_of(fields)
 
 
+def test_headers_arrive_with_their_events() -> None:
+    headed = with_headers(EVENT, [("origin", b"raw:raw/1/2"), ("h", b"\xff")])
+    fields = unpacked(memoryview(body_of([EVENT])))
+    assert fields == unpacked(memoryview(body_of([headed])))[: len(fields)], (
+        "an earlier version reads the rest"
+    )
+    (submitted,) = decoded(body_of([EVENT, headed]), 2)
+    assert [event.headers for event in submitted.submission.events] == [[], headed.headers]
+    assert [tuple(event) for event in submitted.submission.events] == [tuple(EVENT)] * 2
+
+
+@pytest.mark.parametrize("column", [[[["h"]]], [[["h", "x"]]], [[[1, b"x"]]], [["hx"]], ["h"], [[], []], 1])
+def test_headers_that_are_none_are_refused(column: object) -> None:
+    fields = unpacked(memoryview(body_of([EVENT])))
+    with pytest.raises(FrameRefusedError):
+        decoded(packed([*fields, column]), 1)
+
+
 def test_fields_of_a_later_version_are_passed_over() -> None:
     event = EVENT._replace(session=Session(bytes(16), bytes(16), 1, before=Progress(0, 0)))
     fields = unpacked(memoryview(body_of([event])))
     *_, (session,), _, _, _, _ = fields
     session[-1].append("new")
     session.append("new")
-    (submitted,) = decoded(packed([*fields, "new"]), 1)
+    (submitted,) = decoded(packed([*fields, None, "new"]), 1)
     assert submitted.submission.events == [event]
     decided = [(1, Outcomes([Admission.NEW], [3]))]
     outcomes = unpacked(memoryview(outcomes_body(decided)))

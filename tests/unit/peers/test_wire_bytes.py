@@ -8,7 +8,7 @@ from dedupe.decide.admission import Admission
 from dedupe.decide.committed import Committed, LastRecord
 from dedupe.decide.sessions import SessionState
 from dedupe.model.clock import Deadline
-from dedupe.model.types import Entry, Event, Order, Progress, Session
+from dedupe.model.types import Entry, Event, Order, Progress, Session, with_headers
 from dedupe.submission import Outcomes, Submission
 from tests.unit.peers.test_codec import CLOCK
 
@@ -51,6 +51,15 @@ def test_submissions_are_frozen() -> None:
         "7373737373737373737373737373730301029202c4400000000000000000000000000000000000000000"
         "000000000000000000000000000000000000000000000000000000000000000000000000000000000000"
         "0005c0c0c093c0c41067676767676767676767676767676767c093000100"
+    )
+
+
+def test_headers_of_events_from_topics_are_frozen() -> None:
+    headed = with_headers(EVENT, [("origin", b"r:r/0/7")])
+    submission = Submission([EVENT, headed], 5, Deadline(CLOCK, 4.5), 99)
+    plain = submissions_body([Forwarded(1, 7, submission._replace(events=[EVENT, EVENT]))]).hex()
+    assert submissions_body([Forwarded(1, 7, submission)]).hex() == (
+        "9d" + plain[2:] + "9290" + "9192a66f726967696ec407" + b"r:r/0/7".hex()
     )
 
 

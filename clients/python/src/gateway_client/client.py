@@ -3,6 +3,7 @@
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -45,8 +46,9 @@ class Client(Vocabulary[Place | None]):
         Args:
             url: of the gateway, without a path.
             write_key: names the source.
-            path: of the queue, on a local disk: a file for one process, or a folder that is there, in
-                which each process has a file and delivers what those that ended have left.
+            path: of the queue, on a local disk: a file for one process, or a folder, in which each process
+                has a file and delivers what those that ended have left. A path that ends in `/` is a
+                folder, which is made if it is not there.
             on_rejected: called from the client's thread for each new dead letter.
             on_problem: called from there with an error and the time since when it lasts: after the first
                 try to deliver that fails and then once an hour, and for each problem of the file.
@@ -61,7 +63,7 @@ class Client(Vocabulary[Place | None]):
         """
         self._sender = Sender(url, write_key, transport)
         place = Path(path).absolute()  # a daemon leaves its folder
-        folder = Folder(place) if place.is_dir() else None
+        folder = Folder(place) if _is_folder(path, place) else None
 
         def open_file(path: Path) -> EventQueue:
             return EventQueue(path, queue_events_max, when_full, target=f"{url} {write_key}")
@@ -106,7 +108,7 @@ class Client(Vocabulary[Place | None]):
         self._check_process()
         if self._queue.is_closed or self._queue.is_ending:
             raise ClosedError("the client is closed")
-        if self._queue.setting("opted_out"):
+        if self._queue.is_opted_out:
             return []
         if self._before_send is not None:
             hook = self._before_send
@@ -120,7 +122,7 @@ class Client(Vocabulary[Place | None]):
         kept = self._queue.setting("user")
         if kind == "alias" and "previousId" not in event:
             event["previousId"] = kept or self.anonymous_id
-        if kind in ("identify", "alias") and user_id and not self._queue.setting("opted_out"):
+        if kind in ("identify", "alias") and user_id and not self._queue.is_opted_out:
             self._queue.keep({"user": str(user_id).encode(errors="replace").decode()})
         elif not user_id and kept and "anonymousId" not in event:
             event["userId"] = kept
@@ -146,9 +148,10 @@ class Client(Vocabulary[Place | None]):
 
     def opt_out(self) -> None:
         """Delete all that is queued and kept, and drop what is queued later, also by later processes."""
-        self._queue.keep({"opted_out": "1"})
-        self._queue.delete_all()
-        self._delivery.wake()
+        try:
+            self._queue.opt_out()
+        finally:
+            self._delivery.wake()
 
     def opt_in(self) -> None:
         """Take events again."""
@@ -204,3 +207,12 @@ class Client(Vocabulary[Place | None]):
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise RuntimeError("a client does not survive a fork: make it in the process that uses it")
+
+
+def _is_folder(path: str | os.PathLike[str], place: Path) -> bool:
+    """Whether a path is a folder's, which is made if its name says so."""
+    is_named_so = os.fspath(path).endswith(os.sep)
+    if is_named_so:
+        with suppress(OSError):  # then its files cannot be opened either, which is told
+            place.mkdir(mode=0o700, exist_ok=True)
+    return is_named_so or place.is_dir()

@@ -81,7 +81,7 @@ class Delivery:
         """Try at once, and return whether nothing waits within the time."""
         if threading.current_thread() is self._thread:
             return not self._queue.size
-        end = time.monotonic() + timeout_s
+        end = time.monotonic() + min(timeout_s, threading.TIMEOUT_MAX)
         with self._changed:
             self._waiting_in_flush += 1
             self._is_hurried = True

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Concatenate, ParamSpec, TypeVar
 
 from .model import ClosedError, DamagedQueueError, DeadLetter, NotDurableError, QueueInUseError
-from .queue_file import QueueFile, is_damage, is_no_room, open_with_ballast, set_aside
+from .queue_file import SET_ASIDE, QueueFile, is_damage, is_no_room, open_with_ballast, set_aside
 from .salvage import Contents, contents_of, salvage, take_in
 
 _Of = ParamSpec("_Of")
@@ -146,6 +146,11 @@ class Durable:
         row = self.file.db.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
         return str(row[0]) if row else ""
 
+    @property
+    def is_opted_out(self) -> bool:
+        """Whether nobody wants events to be kept."""
+        return bool(self.setting("opted_out"))
+
     @alone
     def keep(self, values: Mapping[str, str]) -> None:
         """Keep values in the file."""
@@ -190,7 +195,7 @@ class Durable:
 
     def _rest_of(self, path: Path, err: sqlite3.Error) -> Contents:
         """Set a damaged file aside, and return what can be read of it. Raises OSError."""
-        aside = set_aside(path, f".corrupt-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
+        aside = set_aside(path, f"{SET_ASIDE}{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
         try:
             contents = salvage(aside)
         except (OSError, sqlite3.Error):  # no room for a copy: a person has the file

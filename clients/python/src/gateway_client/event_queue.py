@@ -85,7 +85,7 @@ class EventQueue(Durable):
     @alone
     def add(self, events: Sequence[Queued]) -> list[Place]:
         """
-        Give events their places.
+        Give events their places, or drop them after an opt-out.
 
         Raises:
             QueueFullError: none of them was added.
@@ -94,6 +94,8 @@ class EventQueue(Durable):
         if self.is_ending:
             raise ClosedError("the client is closed")
         self.replace_if_vanished()
+        if self.is_opted_out:  # while the caller made the events
+            return []
         self._make_room(len(events))
         self.file.check_room(sum(len(event.content) for event in events))
         try:
@@ -195,6 +197,7 @@ class EventQueue(Durable):
     @alone
     def retry_dead_letters(self) -> int:
         """Queue all dead letters that can be read again; return how many these are."""
+        self.replace_if_vanished()  # not while they are neither in one file nor in the other
         letters = [letter for letter in self.dead_letters() if letter.code != EVENT_DAMAGED]
         events = [Queued.again(letter.event).moved_from(letter.place) for letter in letters]
         if events:
@@ -204,19 +207,18 @@ class EventQueue(Durable):
         return len(events)
 
     @alone
-    def delete_all(self) -> None:
-        """Delete events, dead letters and identities, also those that are being sent."""
-        self.with_ballast(self._delete_all)
-        self._current = None
+    def opt_out(self) -> None:
+        """Delete events, dead letters and identities, also those that are being sent, and take no others."""
+        self.with_ballast(self._opt_out)
+        self.client_id, self._current = self.setting("client"), None
         self._count()
-        self.file.erase()
+        self.with_ballast(self.file.erase)
 
-    def _delete_all(self) -> None:
+    def _opt_out(self) -> None:
         with self.file.transaction() as db:
             for table in ("events", "sessions", "dead_letters"):
                 db.execute(f"DELETE FROM {table}")
-            self.client_id = secrets.token_hex(16)
-            self.keep({"client": self.client_id, "user": "", "anonymous": ""})
+            self.keep({"client": ksuid(), "user": "", "anonymous": "", "opted_out": "1"})
 
     # ---- sources
 

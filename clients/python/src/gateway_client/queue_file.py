@@ -1,5 +1,6 @@
 """The file of a queue: one SQLite database that a single process has open."""
 
+import glob
 import os
 import sqlite3
 import zlib
@@ -20,6 +21,9 @@ WAL_PAGES = 100
 PAGE_BYTES = 4096
 FREE_PAGES_MAX = 256
 FREE_PAGES_MIN = 16
+
+SET_ASIDE = ".corrupt-"
+"""Between the name of a damaged file and the time at which it was renamed."""
 
 NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE})
 DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR_SHORT_READ})
@@ -204,7 +208,10 @@ class QueueFile:
             self._take_ballast()
 
     def erase(self) -> None:
-        """Leave nothing of deleted rows in the file."""
+        """Leave nothing of deleted rows in the file, and none of those that were set aside."""
+        if self.path is not None:
+            for aside in self.path.parent.glob(f"{glob.escape(self.path.name)}{SET_ASIDE}*"):
+                aside.unlink(missing_ok=True)
         self.db.execute("VACUUM")
         self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
@@ -295,8 +302,9 @@ def _make(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
-        with suppress(OSError):
-            path.chmod(0o600)
+        if path.is_file():
+            with suppress(OSError):
+                path.chmod(0o600)
 
 
 def _upgrade(db: sqlite3.Connection) -> None:

@@ -105,6 +105,7 @@ class Sender:
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             self._socket = info["return_value"].get_extra_info("socket")
             if self._is_aborted:
+                info["return_value"].close()
                 raise DeliveryError("no connection in time")
 
 

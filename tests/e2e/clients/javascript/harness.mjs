@@ -1,7 +1,7 @@
-/** The harness of the JavaScript client in Node, see clients/conformance/README.md. */
+/** The harness of all of the JavaScript client in Node, that of the core is in clients/conformance, see clients/conformance/README.md. */
 import { createInterface } from "node:readline";
 
-import { Client } from "../../../../clients/javascript/gateway-client.js";
+import { Analytics } from "../../../../clients/javascript/gateway-analytics.js";
 import { fileStorage } from "../../../../clients/javascript/node-storage.js";
 
 console.warn = () => {};
@@ -9,7 +9,7 @@ let client;
 
 const DO = {
   async open({ url, key, path }) {
-    client = new Client(url, key, { storage: fileStorage(path) });
+    client = new Analytics(url, key, { storage: fileStorage(path), gzip: false }); // the proxy reads bodies
     return { client: await client.clientId };
   },
   async track({ events }) {

@@ -133,16 +133,20 @@ def test_status_is_decoded_by_the_version_before_and_nothing_else_is_one() -> No
 @pytest.mark.parametrize("given_up", [frozenset(), frozenset({1})])
 @pytest.mark.parametrize("handed_over", [frozenset(), frozenset({2})])
 @pytest.mark.parametrize("commit_ms", [{}, {"one:9092": 5, "two:9092": 700}])
+@pytest.mark.parametrize("without_index", [frozenset(), frozenset({4})])
 def test_status_tells_what_is_said_and_an_earlier_version_reads_what_it_knows(
     unserved: frozenset[int] | None,
     given_up: frozenset[int],
     handed_over: frozenset[int],
     commit_ms: dict[str, int],
+    without_index: frozenset[int],
 ) -> None:
-    status = Status(3, given_up=given_up, unserved=unserved, handed_over=handed_over, commit_ms=commit_ms)
+    before = Status(3, given_up=given_up, unserved=unserved, handed_over=handed_over, commit_ms=commit_ms)
+    status = before._replace(without_index=without_index)
     encoded = carried(status.encode())
     assert Status.decode(encoded) == status
-    assert Status.decode(encoded[:7]) == status._replace(handed_over=frozenset(), commit_ms={})
+    assert Status.decode(encoded[:9]) == before
+    assert Status.decode(encoded[:7]) == before._replace(handed_over=frozenset(), commit_ms={})
     assert Status.decode(encoded[:5]) == Status(3)
 
 

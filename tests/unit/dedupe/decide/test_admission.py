@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupe.decide.admission import NO_ORIGINAL, Admission, SessionAdmission, Verdicts, admit
+from dedupe.decide.admission import NO_ORIGINAL, Admission, SessionAdmission, Verdicts, admit, counts_of
 from dedupe.decide.sessions import NO_SESSION, SessionPolicy, SessionState, keys_of
 from dedupe.model.types import Entry, Event, Order, Progress, Session
 
@@ -84,6 +84,20 @@ def test_verdicts(
 def test_originals_in_the_batch_are_where_the_new_ones_begin() -> None:
     verdicts = Verdicts([DUPLICATE, NEW, NEW, REPEAT, CONFLICT], [60, ~0, ~1, ~0, 61])
     assert verdicts.offsets(100) == [60, 100, 101, 100, 61]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "counts"),
+    [
+        ([], {}),
+        ([DUPLICATE] * 3, {DUPLICATE: 3}),
+        ([NEW, CONFLICT, NEW, DUPLICATE], {NEW: 2, CONFLICT: 1, DUPLICATE: 1}),
+    ],
+)
+def test_counts_are_those_of_the_verdicts_that_occur(
+    verdicts: Sequence[Admission], counts: dict[Admission, int]
+) -> None:
+    assert counts_of(verdicts) == counts
 
 
 def test_entries_must_match_the_events() -> None:

@@ -12,13 +12,25 @@ from dedupe.model.record import (
     FLAG_ID_ASSIGNED,
     FLAG_NOT_IDEMPOTENT,
     FLAG_SESSION,
+    EventRecords,
     RecordIdentity,
     build_record,
     is_identified_by,
     parse_identity,
 )
 from dedupe.model.routing import partition_of
-from dedupe.model.types import RECORD_OVERHEAD_BYTES, Event, LogRecord, NewRecord, Progress, Session
+from dedupe.model.types import (
+    RECORD_OVERHEAD_BYTES,
+    Event,
+    LogRecord,
+    NewRecord,
+    Progress,
+    Session,
+    size_of,
+    with_headers,
+)
+from dedupe.storage.kafka.record_batch import encode_batch
+from dedupe.storage.kafka.wire import ProducerIdAndEpoch
 from tests.support.foreign import CHANGED, FOREIGN, GENUINE, ODD, without_checksum
 
 EXAMPLES = settings(max_examples=200)
@@ -254,3 +266,35 @@ def test_record_says_which_sessions_are_evicted(count: int) -> None:
     assert (found.evicted, found.session, found.flags) == (evicted, session, FLAG_SESSION)
     plain = build_record(event, lane_seq=0, timestamp_ms=9, recorded=session)
     assert len(dict(record.headers)["gw"]) == len(dict(plain.headers)["gw"]) + 32 * count
+
+
+def test_headers_of_an_event_follow_those_of_the_format_and_are_no_identity() -> None:
+    plain = build_record(message(), lane_seq=1, timestamp_ms=5)
+    event = with_headers(message(), [("origin", b"raw:raw/0/7"), ("h", b"\xff")])
+    record = build_record(event, lane_seq=1, timestamp_ms=5)
+    assert record == plain._replace(headers=plain.headers + event.headers)
+    assert parse_identity(committed(record)) == parse_identity(committed(plain))
+
+
+@EXAMPLES
+@given(st.lists(st.tuples(TEXT, st.binary(max_size=3_000)), max_size=5))
+def test_size_of_an_event_counts_its_headers(headers: list[tuple[str, bytes]]) -> None:
+    event = with_headers(message(), headers)
+    plain, headed = [
+        encode_batch(
+            [build_record(each, lane_seq=1, timestamp_ms=5)], ProducerIdAndEpoch(1, 1), 0, bytes_max=2**20
+        )
+        for each in (message(), event)
+    ]
+    assert len(headed) - len(plain) <= event.size_bytes - message().size_bytes
+    assert size_of([event]) == event.size_bytes
+    assert size_of([event, message()]) == event.size_bytes + message().size_bytes
+
+
+def test_events_with_headers_are_not_encoded_by_a_module_that_knows_none() -> None:
+    for event, is_native in ((message(), True), (with_headers(message(), [("h", b"x")]), False)):
+        records = EventRecords([event], (), lane_seq=1, timestamp_ms=5)
+        batch = encode_batch(
+            records, ProducerIdAndEpoch(1, 1), 0, bytes_max=2**20, native=lambda *_: b"native"
+        )
+        assert (batch == b"native") is is_native

@@ -91,6 +91,13 @@ def test_of_two_with_one_name_the_later_start_is_meant_and_the_earlier_sees_itse
     assert outdated.generation == meant.generation
 
 
+def test_earlier_one_of_a_name_reads_no_inputs() -> None:
+    later, earlier = told("a", started_ms=2, inputs={"raw": 2}), told("a", started_ms=1, inputs={"raw": 2})
+    meant, outdated = shares_of(decided(later, earlier))
+    assert meant.inputs == {"raw/0": "a", "raw/1": "a"}
+    assert outdated.inputs == {}
+
+
 def test_generation_is_larger_than_any_that_a_member_knows() -> None:
     (first, _) = shares_of(decided(told("a", generation=40), told("b", generation=3)))
     assert first.generation == 41
@@ -126,6 +133,8 @@ def test_nonsense_is_no_decision(share: bytes | None) -> None:
         {"addresses": {"a": 1}},
         {"addresses": []},
         {"is_settled": 1},
+        {"inputs": {"raw/0": 1}},
+        {"inputs": ["raw/0"]},
         {"generation": 0},
         {"generation": GENERATION_MAX + 1},
         {"generation": 1.5},

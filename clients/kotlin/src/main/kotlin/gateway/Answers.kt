@@ -6,6 +6,7 @@ import com.google.gson.JsonParser
 
 private val SESSION_IS_OVER = setOf("session_expired", "session_fenced")
 private val ABOUT_THE_BODY = setOf("invalid_json", "batch_missing", "too_many_events", "request_too_large")
+private val ABOUT_THE_ENCODING = setOf("unsupported_encoding", "body_not_decompressable")
 private const val RETRY_AFTER_MAX_S = 300L
 
 enum class Fate { DONE, AGAIN, REJECTED, SESSION_OVER }
@@ -58,6 +59,9 @@ class Answer(val status: Int, headers: Map<String, String>, val content: String)
 
     /** Whether a smaller body, or another event, may get another answer. */
     val mayBeAboutTheBody get() = status in 400..499 && status !in setOf(401, 403, 408, 429)
+
+    /** Whether the same body may be taken uncompressed. */
+    val isAboutTheEncoding get() = status == 415 || code in ABOUT_THE_ENCODING
 
     /** Returns the verdict on each event of a batch; an event that the answer does not name is undecided. */
     fun verdicts(batch: Batch): List<Verdict> {

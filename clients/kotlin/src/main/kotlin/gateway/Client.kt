@@ -1,9 +1,11 @@
 package gateway
 
 import com.google.gson.JsonObject
+import java.io.ByteArrayOutputStream
 import java.io.IOException
 import java.time.Instant
 import java.util.concurrent.locks.ReentrantLock
+import java.util.zip.GZIPOutputStream
 import kotlin.concurrent.withLock
 import kotlin.math.min
 import kotlin.math.pow
@@ -14,13 +16,23 @@ private const val BACKOFF_MS = 500.0
 private const val BACKOFF_MAX_MS = 60_000.0
 private const val KEY_REFUSED_PAUSE_MAX_MS = 600_000.0
 private const val FLUSH_PAUSE_MAX_MS = 1_000L
+
+/** A century: what is longer does not fit into nanoseconds. */
+private const val FLUSH_MAX_MS = 3_155_760_000_000L
 private const val ANSWER_TIMEOUT_MS = 15_000L
 
 /** So slow may a network be: large bodies get more time. */
 private const val UPLOAD_BYTES_PER_MS = 10
+private const val GZIP_BYTES_MIN = 1_000
 private const val CLOSE_GRACE_MS = 800L
 private const val TELL_AGAIN_MS = 3_600_000L
 private const val REFUSED_ALONE_MAX = 3
+
+/** What is kept beside the queue. */
+private const val USER = "user"
+private const val ANONYMOUS = "anonymous"
+private const val OPTED_OUT = "opted_out"
+private val NAMES_USER = setOf("identify", "alias")
 
 /** What an application hears, from the client's thread. Callbacks may throw. */
 interface Listener {
@@ -42,7 +54,7 @@ private class Pause(val ms: Long, val isAsked: Boolean = false)
 /**
  * Queues events in a storage, and delivers them from a thread of its own: see clients/PROTOCOL.md.
  *
- * Safe to use from several threads.
+ * Safe to use from several threads. `beforeSend` gets each event, and returns what is queued instead; null drops it.
  */
 class Client(
     private val storage: Storage,
@@ -50,7 +62,8 @@ class Client(
     private val listener: Listener = object : Listener {},
     private val clock: Clock = SystemClock,
     private val connectivity: Connectivity = AlwaysOnline,
-) : AutoCloseable {
+    private val beforeSend: ((JsonObject) -> JsonObject?)? = null,
+) : Vocabulary(), AutoCloseable {
     private val lock = ReentrantLock()
     private val changed = lock.newCondition()
     private var isClosing = false
@@ -58,6 +71,7 @@ class Client(
     private var isHurried = false
     private var batchEvents = BATCH_EVENTS
     private var refusedAlone = 0
+    private var compresses = true
     private var failures = 0
     private var failingSince: Instant? = null
     private var toldAtMs = 0L
@@ -71,6 +85,9 @@ class Client(
         private set
 
     val clientId get() = storage.clientId
+
+    /** The id of a user who is not known, until `reset`. */
+    val anonymousId get() = lock.withLock { storage.setting(ANONYMOUS).ifEmpty { storage.clientId } }
     val isDurable get() = storage.isDurable
     val waiting get() = lock.withLock { storage.size }
 
@@ -81,33 +98,64 @@ class Client(
         thread.start()
     }
 
-    /** Queues an action of a user, now. Returns once it is durable. */
-    fun track(event: String, userId: String? = null, properties: JsonObject = JsonObject()): Place {
-        val document = JsonObject()
-        document.addProperty("type", "track")
-        document.addProperty("event", event)
-        document.addProperty(if (userId == null) "anonymousId" else "userId", userId ?: clientId)
-        document.add("properties", properties)
-        document.addProperty("timestamp", now())
-        return send(document)
-    }
-
-    /** Queues one event of any type. Throws IllegalArgumentException if it is none, and what the storage throws. */
-    fun send(event: JsonObject): Place = sendAll(listOf(event)).single()
+    /**
+     * Queues one event of any type; null if it is not to be sent. Throws IllegalArgumentException if it is none, and
+     * what the storage throws.
+     */
+    fun send(event: JsonObject): Place? = sendAll(listOf(event)).firstOrNull()
 
     /** Queues events in one commit. */
     fun sendAll(events: List<JsonObject>): List<Place> {
-        val queued = events.map { Queued.of(withLibrary(it)) }
+        val hook = beforeSend
+        val named = events.map(::withLibrary)
+        val kept = if (hook == null || isOptedOut) named else named.mapNotNull { hook(it.deepCopy()) }
+        val queued = kept.map(Queued::of)
         return lock.withLock {
             check(!isClosing) { "the client is closed" }
-            storage.add(queued).also { changed.signalAll() }
+            try {
+                if (isOptedOut) emptyList() else storage.add(queued)
+            } finally {
+                changed.signalAll()
+            }
         }
     }
+
+    override fun say(event: JsonObject): Place? = lock.withLock {
+        val type = event.get("type").asString
+        val userId = event.get("userId")?.asString
+        val kept = storage.setting(USER)
+        if (type == "alias" && !event.has("previousId")) event.addProperty("previousId", kept.ifEmpty { anonymousId })
+        if (type in NAMES_USER && userId != null) {
+            if (!isOptedOut) storage.keep(mapOf(USER to userId))
+        } else if (userId == null && kept.isNotEmpty() && !event.has("anonymousId")) {
+            event.addProperty("userId", kept)
+        }
+        val isNamed = event.has("userId") && type != "identify"
+        if (!isNamed && !event.has("anonymousId")) event.addProperty("anonymousId", anonymousId)
+        send(event)
+    }
+
+    /** Forgets the user, at logout: who comes next has another anonymous id. */
+    fun reset() = lock.withLock { storage.keep(mapOf(USER to "", ANONYMOUS to newClientId())) }
+
+    /** Deletes all that is queued and kept, and drops what is queued later, also by later processes. */
+    fun optOut() = lock.withLock {
+        try {
+            storage.deleteAll(mapOf(OPTED_OUT to "1"))
+        } finally {
+            changed.signalAll()
+        }
+    }
+
+    /** Takes events again. */
+    fun optIn() = lock.withLock { storage.keep(mapOf(OPTED_OUT to "")) }
+
+    private val isOptedOut get() = lock.withLock { storage.setting(OPTED_OUT).isNotEmpty() }
 
     /** Tries at once, and returns whether nothing waits within the time. */
     fun flush(timeoutMs: Long): Boolean = lock.withLock {
         if (Thread.currentThread() === thread) return storage.size == 0
-        val end = System.nanoTime() + timeoutMs * 1_000_000
+        val end = System.nanoTime() + timeoutMs.coerceAtMost(FLUSH_MAX_MS) * 1_000_000
         waitingInFlush++
         hurry()
         try {
@@ -152,13 +200,18 @@ class Client(
         close(5_000)
     }
 
+    /** Returns the events that will not be stored, oldest first. */
     fun deadLetters(): List<DeadLetter> = lock.withLock { storage.deadLetters() }
+
+    /** Queues all dead letters that can be read again, and returns how many these are. */
+    fun retryDeadLetters(): Int = lock.withLock { storage.retryDeadLetters().also { changed.signalAll() } }
 
     // ---- the thread
 
     private fun run() {
         do {
             val goesOn = try {
+                tellOfStorage()
                 waitForEvents().also { if (it) sleep(tryOnce()) }
             } catch (_: InterruptedException) { // by a callback, which may not end this thread
                 true
@@ -176,15 +229,24 @@ class Client(
     }
 
     private fun waitForEvents(): Boolean = lock.withLock {
-        while (!isClosing && (storage.size == 0 || !connectivity.isOnline)) changed.await()
+        while (!isClosing && storage.problems.isEmpty() && (storage.size == 0 || !connectivity.isOnline)) changed.await()
         if (!isClosing && waitingInFlush == 0 && storage.size < BATCH_EVENTS) {
             changed.awaitNanos(LINGER_MS * 1_000_000)
         }
         !isClosing
     }
 
+    private fun tellOfStorage() {
+        while (true) tell(storage.problems.poll() ?: return)
+    }
+
+    private fun tell(err: Exception, since: Instant = Instant.ofEpochMilli(clock.nowMs())) {
+        runCatching { listener.onProblem(err, since) }
+    }
+
     /** Sends one batch once. */
     private fun deliver() {
+        if (waiting == 0) return
         if (mustAsk || refusedAlone > 0) ask()
         val batch = lock.withLock { storage.nextBatch(batchEvents, isClosing)?.also(storage::noteSent) } ?: return
         val answer = post(batch)
@@ -205,18 +267,25 @@ class Client(
             refusedAlone = 0
             return answer.verdicts(batch)
         }
+        if (answer.isAboutTheEncoding && compresses) {
+            compresses = false
+            return null
+        }
         if (answer.action == Action.AGAIN_LONG || answer.action == Action.AGAIN && !answer.mayBeAboutTheBody) return null
         batchEvents = maxOf(1, batch.events.size / 2)
         if (batch.events.size > 1) return null
         if (answer.action == Action.AGAIN && ++refusedAlone <= REFUSED_ALONE_MAX) return null
         refusedAlone = 0
-        return listOf(Verdict(Fate.REJECTED, EVENT_REFUSED, answer.toString()))
+        val code = if (batch.events.single().isDamaged) EVENT_DAMAGED else EVENT_REFUSED
+        return listOf(Verdict(Fate.REJECTED, code, answer.toString()))
     }
 
     private fun post(batch: Batch): Answer {
-        val body = batch.body(clientId, now()).toByteArray()
+        val plain = batch.body(now()).toByteArray()
+        val isGzip = compresses && plain.size >= GZIP_BYTES_MIN
+        val body = if (isGzip) gzip(plain) else plain
         val answer = try {
-            transport.post(body, ANSWER_TIMEOUT_MS + body.size / UPLOAD_BYTES_PER_MS)
+            transport.post(body, ANSWER_TIMEOUT_MS + body.size / UPLOAD_BYTES_PER_MS, isGzip)
         } catch (err: NoConnectionException) {
             throw err
         } catch (err: IOException) { // perhaps for the body's size
@@ -238,10 +307,7 @@ class Client(
     private fun learn(answer: Answer) {
         if (answer.source.isEmpty()) return
         val others = lock.withLock { storage.learn(answer.source) }
-        if (others > waitingForOthers) {
-            val since = Instant.ofEpochMilli(clock.nowMs())
-            runCatching { listener.onProblem(OtherSourceException(others), since) }
-        }
+        if (others > waitingForOthers) tell(OtherSourceException(others))
         waitingForOthers = others
     }
 
@@ -257,7 +323,7 @@ class Client(
         val since = failingSince ?: Instant.ofEpochMilli(clock.nowMs()).also { failingSince = it }
         if (failures == 1 || System.nanoTime() / 1_000_000 - toldAtMs >= TELL_AGAIN_MS) {
             toldAtMs = System.nanoTime() / 1_000_000
-            runCatching { listener.onProblem(err, since) }
+            tell(err, since)
         }
         val askedMs = 1000 * (answer?.retryAfterS ?: 0)
         return Pause(maxOf(pauseMs, askedMs), isAsked = askedMs > 0 && answer?.isGateways == true)
@@ -273,7 +339,7 @@ class Client(
     /** Tells the gateway that this run's session is over. */
     private fun sayFarewell() {
         val batch = lock.withLock { storage.lastBatch() } ?: return
-        transport.post(batch.body(clientId, now()).toByteArray(), CLOSE_GRACE_MS)
+        transport.post(batch.body(now()).toByteArray(), CLOSE_GRACE_MS)
     }
 
     private fun hurry() {
@@ -281,7 +347,7 @@ class Client(
         changed.signalAll()
     }
 
-    private fun now() = Instant.ofEpochMilli(clock.nowMs()).toString()
+    override fun now(): String = Instant.ofEpochMilli(clock.nowMs()).toString()
 
     private fun withLibrary(event: JsonObject): JsonObject {
         val context = event.get("context") ?: JsonObject()
@@ -292,4 +358,10 @@ class Client(
         }
         return event.deepCopy().apply { add("context", context.deepCopy().apply { add("library", library) }) }
     }
+}
+
+private fun gzip(content: ByteArray): ByteArray {
+    val compressed = ByteArrayOutputStream()
+    GZIPOutputStream(compressed).use { it.write(content) }
+    return compressed.toByteArray()
 }

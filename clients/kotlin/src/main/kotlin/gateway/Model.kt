@@ -13,7 +13,10 @@ const val VERSION = "1.0.0"
 const val BATCH_EVENTS = 100
 const val BATCH_BYTES = 500_000
 const val EVENT_BYTES_MAX = 700_000
+
+/** Codes of dead letters that the gateway has no copy of: what nobody takes, what cannot be read any more. */
 const val EVENT_REFUSED = "event_refused"
+const val EVENT_DAMAGED = "event_damaged"
 
 private const val DEPTH_MAX = 1_000
 private const val NO_WIDTH = "\u200b\u200c\u200d\u2060\ufeff"
@@ -39,11 +42,15 @@ data class Queued(val content: String) {
         id != null && !id.isJsonNull && !(id.isJsonPrimitive && id.asString.all { it.isWhitespace() || it in NO_WIDTH })
     }
 
+    val isDamaged get() = parsed() == null
+
     /** Returns the event; content that is damaged is text under `unreadable`. */
-    fun asJson(): JsonObject = try {
+    fun asJson(): JsonObject = parsed() ?: JsonObject().apply { addProperty("unreadable", content) }
+
+    private fun parsed(): JsonObject? = try {
         JsonParser.parseString(content).asJsonObject
     } catch (_: RuntimeException) {
-        JsonObject().apply { addProperty("unreadable", content) }
+        null
     }
 
     /** Returns the event as it goes on in another session, with an id made of its first place. */
@@ -51,6 +58,9 @@ data class Queued(val content: String) {
         if (hasId) this else Queued(gson.toJson(asJson().apply { addProperty("messageId", place.messageId) }))
 
     companion object {
+        /** Takes an event that was queued before, whatever its size is now. */
+        internal fun again(event: JsonObject) = Queued(gson.toJson(event))
+
         /** Takes an event. Throws IllegalArgumentException if it is no JSON, has a sequence, or is too large. */
         fun of(event: JsonObject): Queued {
             require(!event.has("sequence")) { "an event's sequence is given by the client" }
@@ -81,6 +91,7 @@ internal fun isTooDeep(event: JsonElement): Boolean {
 
 /** Events of one session with consecutive sequences, the oldest that wait. */
 data class Batch(
+    val client: String,
     val session: String,
     val firstSequence: Long,
     val events: List<Queued>,
@@ -93,7 +104,7 @@ data class Batch(
 ) {
     val lastSequence get() = firstSequence + events.size - 1
 
-    fun body(client: String, sentAt: String): String {
+    fun body(sentAt: String): String {
         val batch = events.joinToString(",") { it.content }
         val ended = if (isLast) ",\"ended\":true" else ""
         return "{\"client\":${gson.toJson(client)},\"session\":\"$session\",\"acknowledgedThrough\":${firstSequence - 1}," +

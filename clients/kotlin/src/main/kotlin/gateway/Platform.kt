@@ -9,6 +9,7 @@ import java.net.http.HttpRequest
 import java.net.http.HttpResponse
 import java.time.Duration
 import java.util.Base64
+import java.util.Queue
 import java.util.concurrent.CompletableFuture
 import java.util.concurrent.Flow
 import java.util.concurrent.TimeUnit
@@ -19,6 +20,9 @@ const val ANSWER_BYTES_MAX = 1 shl 20
 interface Storage : AutoCloseable {
     val clientId: String
     val isDurable: Boolean
+
+    /** What has gone wrong with the storage, until somebody is told. */
+    val problems: Queue<Exception>
 
     /** How many events wait that may be sent: those of other sources may not, once that of the key is known. */
     val size: Int
@@ -40,6 +44,21 @@ interface Storage : AutoCloseable {
 
     fun deadLetters(): List<DeadLetter>
 
+    /** Queues in one commit all dead letters that can be read again, with ids made of their first places; returns how many. */
+    fun retryDeadLetters(): Int
+
+    /** Returns a value that is kept beside the queue; "" without one. */
+    fun setting(name: String): String
+
+    /** Keeps values durably. */
+    fun keep(values: Map<String, String>)
+
+    /**
+     * Deletes events, also those that are being sent, dead letters, and all that is kept but these values, so that
+     * nothing of them can be read from the disk. The installation gets another client id.
+     */
+    fun deleteAll(kept: Map<String, String>)
+
     /** Returns an empty batch that ends this run's session; null if it has none, or if events wait in it. */
     fun lastBatch(): Batch?
 }
@@ -49,7 +68,8 @@ class NoConnectionException(cause: Throwable) : IOException("no connection: $cau
 
 /** Sends a request. Throws NoConnectionException, or IOException if there is no whole answer within the time. */
 interface Transport {
-    fun post(body: ByteArray, timeoutMs: Long): Answer
+    /** `isGzip` is whether the body is compressed: then the request says so in `Content-Encoding`. */
+    fun post(body: ByteArray, timeoutMs: Long, isGzip: Boolean = false): Answer
 
     /** Ends what is under way. */
     fun abort()
@@ -90,13 +110,14 @@ class JdkTransport(url: String, writeKey: String) : Transport {
         require(writeKey.isNotEmpty()) { "the write key is missing" }
     }
 
-    override fun post(body: ByteArray, timeoutMs: Long): Answer {
+    override fun post(body: ByteArray, timeoutMs: Long, isGzip: Boolean): Answer {
         val request = HttpRequest.newBuilder(target)
             .timeout(Duration.ofMillis(timeoutMs))
             .header("Authorization", authorization)
             .header("Content-Type", "application/json")
             .header("User-Agent", "gateway-client-kotlin/$VERSION")
             .POST(HttpRequest.BodyPublishers.ofByteArray(body))
+            .apply { if (isGzip) header("Content-Encoding", "gzip") }
             .build()
         val answer = http.sendAsync(request) { BoundedBody() }
         current = answer

@@ -3,6 +3,7 @@ package gateway
 import java.io.File
 import java.io.IOException
 import java.nio.file.Files
+import java.nio.file.attribute.BasicFileAttributes
 import java.nio.file.attribute.PosixFilePermissions
 import java.sql.Connection
 import java.sql.DriverManager
@@ -29,6 +30,7 @@ internal val SQLException.isNoRoom get() = errorCode and PRIMARY_CODE == SQLITE_
 
 private val TABLES = mapOf(
     "installation" to "client",
+    "settings" to "name, value",
     "sessions" to "id, session, last, sent_through, doubtful_through, source",
     "events" to "session_id, sequence, content",
     "dead_letters" to "id, session, sequence, code, message, content",
@@ -39,13 +41,23 @@ internal class QueueFile(private val path: File?) {
     val isThere get() = path != null
     private val ballast = path?.let { File("$it-ballast") }
 
+    /** Of the file that was opened last. */
+    private var key: Any? = null
+
+    /** Whether somebody has deleted or replaced the file: what is written to it is lost. */
+    val hasVanished get() = path != null && keyNow() != key
+
     fun connection(): Connection {
         val file = path?.toPath() ?: return DriverManager.getConnection("jdbc:sqlite::memory:")
         val owner = PosixFilePermissions.fromString("rw-------")
         runCatching { Files.createFile(file, PosixFilePermissions.asFileAttribute(owner)) }
-        runCatching { Files.setPosixFilePermissions(file, owner) }
+        if (Files.isRegularFile(file)) runCatching { Files.setPosixFilePermissions(file, owner) }
+        key = keyNow()
         return DriverManager.getConnection("jdbc:sqlite:$path")
     }
+
+    private fun keyNow(): Any? =
+        runCatching { Files.readAttributes(path!!.toPath(), BasicFileAttributes::class.java).fileKey() }.getOrNull()
 
     fun opened() = connection().also(::prepare)
 
@@ -74,6 +86,16 @@ internal class QueueFile(private val path: File?) {
     /** Makes room on a full disk; returns whether there was something to give up. */
     fun giveUpBallast() = ballast?.delete() ?: false
 
+    /** Leaves nothing of deleted rows on the disk, and no file that was set aside. */
+    fun erase(db: Connection) {
+        db.createStatement().use {
+            it.execute("VACUUM")
+            it.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        }
+        val folder = path?.absoluteFile?.parentFile ?: return
+        folder.listFiles { _, name -> name.startsWith("${path.name}.corrupt-") }?.forEach { it.delete() }
+    }
+
     /** Renames a damaged file and its -wal; returns its new name, or null if it is not there any more. */
     fun setAside(nowMs: Long): File? {
         val aside = File("$path.corrupt-$nowMs")
@@ -82,7 +104,10 @@ internal class QueueFile(private val path: File?) {
     }
 
     /** Adds what can be read of a damaged file, from both ends of each table; events keep their places. */
-    fun salvageInto(db: Connection, damaged: File) = DriverManager.getConnection("jdbc:sqlite:$damaged").use { from ->
+    fun salvageInto(db: Connection, damaged: File) =
+        DriverManager.getConnection("jdbc:sqlite:$damaged").use { salvageInto(db, it) }
+
+    fun salvageInto(db: Connection, from: Connection) {
         for ((table, columns) in TABLES) {
             for (order in listOf("ASC", "DESC")) runCatching { copyRows(from, db, table, columns, order) }
         }

@@ -5,12 +5,14 @@ import java.sql.Connection
 import java.sql.PreparedStatement
 import java.sql.ResultSet
 import java.sql.SQLException
+import java.util.concurrent.ConcurrentLinkedQueue
 
 private const val DEAD_LETTERS_MAX = 10_000
 private const val FREE_PAGES_MAX = 256
 
 private val SCHEMA = listOf(
     "CREATE TABLE IF NOT EXISTS installation (client TEXT NOT NULL UNIQUE)",
+    "CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     """CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL UNIQUE,
         last INTEGER NOT NULL DEFAULT 0, sent_through INTEGER NOT NULL DEFAULT 0,
         doubtful_through INTEGER NOT NULL DEFAULT 0, source TEXT NOT NULL DEFAULT '')""",
@@ -28,11 +30,11 @@ private val SCHEMA = listOf(
  */
 class SqliteStorage private constructor(
     private var db: Connection,
-    private val file: QueueFile,
+    private var file: QueueFile,
     private val clock: Clock,
     private val eventsMax: Int,
-    private val told: (Exception) -> Unit,
 ) : Storage {
+    override val problems = ConcurrentLinkedQueue<Exception>()
     override var clientId = ""
         private set
     override var size = 0
@@ -47,14 +49,14 @@ class SqliteStorage private constructor(
     /** How far each session was sent: by this run as it happened, by earlier ones as the file allows for. */
     private val sentThrough = mutableMapOf<Long, Long>()
 
-    /** Reads what is in a file that was opened, with what can be read of a damaged one. */
-    private fun begin(damaged: File? = null) {
+    /** Reads what is in a file that was opened, with what `salvage` adds of another one. */
+    private fun begin(salvage: () -> Unit = {}) {
         current = null
         sentThrough.clear()
         try {
             transaction {
                 SCHEMA.forEach { execute(it) }
-                if (damaged != null) file.salvageInto(db, damaged)
+                salvage()
                 val client = one("SELECT client FROM installation") { it.getString(1) } ?: clientId
                 if (client.isEmpty()) execute("DELETE FROM events") // whose they are cannot be read
                 clientId = client.ifEmpty { newClientId() }
@@ -69,10 +71,15 @@ class SqliteStorage private constructor(
         count()
     }
 
-    override fun add(events: List<Queued>): List<Place> = safely {
+    override fun add(events: List<Queued>): List<Place> = add(events) {}
+
+    /** Queues events, in one commit with something else. */
+    private fun add(events: List<Queued>, also: () -> Unit): List<Place> = safely {
+        if (file.hasVanished) replaceVanished()
         check(size + events.size <= eventsMax) { "$size events wait already" }
         if (!file.takeBallast()) throw SQLException("the disk is full: what waits is delivered first")
         val (id, places) = transaction {
+            also()
             val id = current ?: newSession()
             val first = append(id, events)
             val session = one("SELECT session FROM sessions WHERE id = ?", id) { it.getString(1) }!!
@@ -111,7 +118,7 @@ class SqliteStorage private constructor(
             if (it.getLong(1) == first + events.size && fits) events += Queued(content)
         }
         val isLast = first + events.size - 1 == last && (isClosing || id != current)
-        Batch(row[1] as String, first, events, sentThrough[id] ?: 0, doubtful, isLast)
+        Batch(clientId, row[1] as String, first, events, sentThrough[id] ?: 0, doubtful, isLast)
     }
 
     override fun noteSent(batch: Batch) {
@@ -151,12 +158,44 @@ class SqliteStorage private constructor(
         letters
     }
 
+    override fun retryDeadLetters(): Int {
+        val letters = deadLetters().filter { it.code != EVENT_DAMAGED }
+        if (letters.isEmpty()) return 0
+        val events = letters.map { Queued.again(it.event).movedFrom(it.place) }
+        add(events) { execute("DELETE FROM dead_letters WHERE code <> ?", EVENT_DAMAGED) }
+        return letters.size
+    }
+
+    override fun setting(name: String): String = safely {
+        one("SELECT value FROM settings WHERE name = ?", name) { it.getString(1) }.orEmpty()
+    }
+
+    override fun keep(values: Map<String, String>) = safely(makesRoom = true) { transaction { put(values) } }
+
+    private fun put(values: Map<String, String>) = values.forEach { (name, value) ->
+        execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", name, value)
+    }
+
+    override fun deleteAll(kept: Map<String, String>) = safely(makesRoom = true) {
+        val client = newClientId()
+        transaction {
+            listOf("events", "sessions", "dead_letters", "settings").forEach { execute("DELETE FROM $it") }
+            execute("UPDATE installation SET client = ?", client)
+            put(kept)
+        }
+        clientId = client
+        current = null
+        sentThrough.clear()
+        count()
+        file.erase(db)
+    }
+
     override fun lastBatch(): Batch? = current?.let { id ->
         one(
             "SELECT session, last FROM sessions s WHERE id = ? AND NOT EXISTS" +
                 " (SELECT 1 FROM events WHERE session_id = s.id)",
             id,
-        ) { Batch(it.getString(1), it.getLong(2) + 1, emptyList(), 0, 0, isLast = true) }
+        ) { Batch(clientId, it.getString(1), it.getLong(2) + 1, emptyList(), 0, 0, isLast = true) }
     }
 
     override fun close() = db.close()
@@ -190,8 +229,23 @@ class SqliteStorage private constructor(
         runCatching { db.close() }
         val aside = file.setAside(clock.nowMs())
         db = file.opened()
-        begin(aside)
-        told(SQLException("the queue was damaged, $size events of it are queued again: it is kept as $aside", err))
+        begin { if (aside != null) file.salvageInto(db, aside) }
+        problems.add(SQLException("the queue was damaged, $size events of it are queued again: it is kept as $aside", err))
+    }
+
+    /** Puts what a deleted file has, which is open still, into a new one, or into memory if there can be none. */
+    private fun replaceVanished() {
+        problems.add(SQLException("the queue's file was deleted or replaced: it is written anew"))
+        db.use { gone ->
+            try {
+                db = file.opened()
+            } catch (err: SQLException) {
+                problems.add(err)
+                file = QueueFile(null)
+                db = file.opened()
+            }
+            begin { file.salvageInto(db, gone) }
+        }
     }
 
     private fun idOf(session: String): Long? =
@@ -242,8 +296,8 @@ class SqliteStorage private constructor(
             letter.place.session, letter.place.sequence, letter.code, letter.message, gson.toJson(letter.event),
         )
         execute( // of those that the gateway has a copy of
-            "DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - ? AND code <> ?",
-            DEAD_LETTERS_MAX, EVENT_REFUSED,
+            "DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - ? AND code NOT IN (?, ?)",
+            DEAD_LETTERS_MAX, EVENT_REFUSED, EVENT_DAMAGED,
         )
     }
 
@@ -283,20 +337,19 @@ class SqliteStorage private constructor(
 
         /**
          * Opens a queue, and makes it if there is none. A damaged file is set aside, and memory takes the place
-         * of a file that cannot be opened; `told` hears of both, and of damage that is met later.
+         * of a file that cannot be opened; `problems` has both, and damage that is met later.
          */
-        fun open(path: String, clock: Clock = SystemClock, eventsMax: Int = 100_000, told: (Exception) -> Unit = {}): SqliteStorage {
+        fun open(path: String, clock: Clock = SystemClock, eventsMax: Int = 100_000): SqliteStorage {
             try {
-                return opened(QueueFile(File(path)), clock, eventsMax, told)
+                return opened(QueueFile(File(path)), clock, eventsMax)
             } catch (err: SQLException) {
                 if (err.isInUse) throw err
-                told(err)
-                return opened(QueueFile(null), clock, eventsMax, told)
+                return opened(QueueFile(null), clock, eventsMax).also { it.problems.add(err) }
             }
         }
 
-        private fun opened(file: QueueFile, clock: Clock, eventsMax: Int, told: (Exception) -> Unit): SqliteStorage {
-            val storage = SqliteStorage(file.connection(), file, clock, eventsMax, told)
+        private fun opened(file: QueueFile, clock: Clock, eventsMax: Int): SqliteStorage {
+            val storage = SqliteStorage(file.connection(), file, clock, eventsMax)
             try {
                 storage.safely {
                     file.prepare(storage.db)

@@ -9,29 +9,62 @@ import gateway.Listener
 import gateway.SqliteStorage
 import java.time.Instant
 
-/** Drives the client by lines of JSON, see clients/conformance/README.md. */
+private val listener = object : Listener {
+    override fun onProblem(err: Exception, since: Instant) = System.err.println("problem since $since: $err")
+}
+
+/** Drives the client by lines of JSON: those of clients/conformance/README.md, and one for each call besides. */
 fun main() {
     val gson = Gson()
     var client: Client? = null
-    val listener = object : Listener {
-        override fun onProblem(err: Exception, since: Instant) = System.err.println("problem since $since: $err")
-    }
     for (line in generateSequence(::readLine)) {
         val command = JsonParser.parseString(line).asJsonObject
-        val answer: Any = when (command["do"].asString) {
-            "open" -> {
-                val storage = SqliteStorage.open(command["path"].asString)
-                client = Client(storage, JdkTransport(command["url"].asString, command["key"].asString), listener)
-                mapOf("client" to storage.clientId)
-            }
-            "track" -> {
-                val places = client!!.sendAll(command.getAsJsonArray("events").map { it as JsonObject })
-                mapOf("places" to places.map { listOf(it.session, it.sequence) })
-            }
-            "flush" -> mapOf("flushed" to client!!.flush(command["timeoutMs"].asLong))
-            "close" -> mapOf("closed" to client!!.close(command["timeoutMs"].asLong))
-            else -> mapOf("letters" to client!!.deadLetters().map { mapOf("code" to it.code, "event" to it.event) })
-        }
-        println(gson.toJson(answer))
+        if (command["do"].asString == "open") client = open(command)
+        println(gson.toJson(answer(client!!, command)))
+    }
+}
+
+private fun open(command: JsonObject): Client {
+    val storage = SqliteStorage.open(command["path"].asString)
+    val transport = JdkTransport(command["url"].asString, command["key"].asString)
+    return Client(storage, transport, listener, beforeSend = ::withoutHidden)
+}
+
+/** A hook: marks what has `hidden`, and drops it if that is true. */
+private fun withoutHidden(event: JsonObject): JsonObject? {
+    val hidden = event.get("properties")?.takeIf { it.isJsonObject }?.asJsonObject?.get("hidden") ?: return event
+    return if (hidden.asBoolean) null else event.apply { addProperty("seen", true) }
+}
+
+private fun answer(client: Client, command: JsonObject): Any = when (val name = command["do"].asString) {
+    "open" -> mapOf("client" to client.clientId)
+    "track" -> {
+        val places = client.sendAll(command.getAsJsonArray("events").map { it as JsonObject })
+        mapOf("places" to places.map { listOf(it.session, it.sequence) })
+    }
+    "flush" -> mapOf("flushed" to client.flush(command["timeoutMs"].asLong))
+    "close" -> mapOf("closed" to client.close(command["timeoutMs"].asLong))
+    "deadLetters" -> mapOf("letters" to client.deadLetters().map { mapOf("code" to it.code, "event" to it.event) })
+    "retryDeadLetters" -> mapOf("retried" to client.retryDeadLetters())
+    "ids" -> mapOf("client" to client.clientId, "anonymous" to client.anonymousId, "waiting" to client.waiting)
+    "reset" -> mapOf("done" to client.reset())
+    "optOut" -> mapOf("done" to client.optOut())
+    "optIn" -> mapOf("done" to client.optIn())
+    else -> mapOf("place" to call(client, name, command)?.let { listOf(it.session, it.sequence) })
+}
+
+/** Makes a call of analytics, whose line has its arguments. */
+private fun call(client: Client, name: String, command: JsonObject) = with(client) {
+    fun text(argument: String) = command[argument]?.asString
+    fun fields(argument: String) = command[argument]?.asJsonObject ?: JsonObject()
+    val userId = text("userId")
+    val context = command["context"]?.asJsonObject
+    when (name) {
+        "action" -> track(text("event")!!, userId, fields("properties"), text("anonymousId"), context)
+        "identify" -> identify(userId, fields("traits"))
+        "page" -> page(text("name"), userId, fields("properties"), context = context)
+        "screen" -> screen(text("name"))
+        "group" -> group(text("groupId")!!, traits = fields("traits"))
+        else -> alias(userId!!, text("previousId"))
     }
 }

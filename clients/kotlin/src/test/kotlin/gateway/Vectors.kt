@@ -40,6 +40,7 @@ private fun differences(vector: JsonObject): List<String> {
 }
 
 private fun batchOf(told: JsonObject) = Batch(
+    "client",
     told["session"].asString,
     told["firstSequence"].asLong,
     told.getAsJsonArray("events").map { Queued.of(it.asJsonObject) },

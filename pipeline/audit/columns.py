@@ -1,0 +1,91 @@
+"""
+The content of an archive beside what it was made from: its values, and its topic.
+
+    read_with_changes    the records of an archive, and which of its other columns do not follow from them
+    differing            its records whose content is not that of the same offset of the topic
+"""
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pipeline.audit.checks import ALTERED, FOREIGN
+from pipeline.schema import ARCHIVE, RECORD
+from pipeline.sources.records import LakeSource, Selection, from_archive, read_lake, within
+from pipeline.transforms.clean_topic import archived
+
+DERIVED = tuple(name for name in ARCHIVE.names if name not in RECORD.names)
+"""The columns that the archive job computes, such as type and day."""
+
+_CONTENT = ("key", "value", "source", "gw")
+_SHA = 256
+
+
+def read_with_changes(spark: SparkSession, source: LakeSource, selection: Selection) -> DataFrame:
+    """
+    Return the records of an archive in schema.RECORD, with `changed`.
+
+    `changed` has the names of DERIVED columns, separated by commas, that are not what `archive` computes from
+    the record; null if all are. Columns that a table lacks are not compared.
+    """
+    archive = read_lake(spark, source)
+    derived = [name for name in DERIVED if name in archive.columns]
+    stored = F.struct(*derived).alias("stored")
+    records = archive.select("*", stored).transform(from_archive, "stored").transform(within, selection)
+    computed = records.transform(archived, F.struct(*RECORD.names).alias("record"), "stored")
+    differing = [F.when(~F.col(name).eqNullSafe(F.col("stored")[name]), F.lit(name)) for name in derived]
+    changed = F.concat_ws(", ", *differing)
+    return computed.select("record.*", F.when(changed != "", changed).alias("changed"))
+
+
+def differing(archive: DataFrame, topic: DataFrame) -> DataFrame:
+    """
+    Return the records of an archive whose content is not that of the topic's record of this offset.
+
+    The only check that finds who changed a record and computed its checksum anew. It reads the topic whole.
+
+    Args:
+        archive: schema.RECORD, of offsets that the topic still has.
+        topic: schema.RECORD.
+
+    Returns:
+        kind, partition, offset, message_id, source, detail.
+    """
+    place = ["partition", "offset"]
+    names = F.col("key").cast("string").alias("message_id")
+    own = archive.select(
+        *place, names, "source", "gs", _digest().alias("digest"), F.col("timestamp").alias("time")
+    )
+    theirs = topic.select(
+        *place,
+        F.col("gs").alias("topic_gs"),
+        _digest().alias("topic_digest"),
+        F.col("timestamp").alias("topic_time"),
+    )
+    both = own.join(theirs, place, "left")
+    is_known = F.col("topic_digest").isNotNull()
+    # An archive that began without the column gs has none of old records.
+    is_equal = (
+        (F.col("digest") == F.col("topic_digest"))
+        & (F.col("time") == F.col("topic_time"))
+        & (F.col("gs").isNull() | F.col("gs").eqNullSafe(F.col("topic_gs")))
+    )
+    wrong = both.where(~is_known | ~is_equal)
+    return wrong.select(
+        F.when(is_known, ALTERED).otherwise(FOREIGN).alias("kind"),
+        *place,
+        "message_id",
+        "source",
+        F.when(is_known, "its content is not that of the topic")
+        .otherwise("the topic has no record of this offset")
+        .alias("detail"),
+    )
+
+
+def _digest() -> Column:
+    """Return a digest of the content of a record, null columns included."""
+    parts: list[Column] = []
+    for name in _CONTENT:
+        binary = F.col(name).cast("binary")
+        size = F.coalesce(F.octet_length(binary), F.lit(-1))
+        parts += [F.concat(size.cast("string"), F.lit(":")).cast("binary"), F.coalesce(binary, F.lit(b""))]
+    return F.sha2(F.concat(*parts), _SHA)
