@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from app.admin.recent_events import RecentEvents
 from app.admin.tail import Listener, Tail, Wanted
 from app.cli.load.events import event as event_bytes
 from app.http.body_memory import BodyMemory, MemoryReservation
@@ -47,6 +48,7 @@ def _cases() -> list[tuple[str, str, Callable[[], None], int]]:
     cases.append(("all new", f"one, {others}", _request(_tail(1, source="other"), new), 2_000))
     cases.append(("all new", "one, all that it may have", _request(_tail(1), new), 2_000))
     cases.append(("all new", "eight, all that they may have", _request(_tail(8), new), 500))
+    cases.append(("all new", "the console: events are held", _request(_holding(), new), 2_000))
     return cases
 
 
@@ -55,6 +57,10 @@ def _tail(listeners: int, **wanted: Any) -> Tail:
     for _ in range(listeners):
         assert isinstance(tail.listen(Wanted(**wanted)), Listener)
     return tail
+
+
+def _holding() -> Tail:
+    return Tail(SystemClock(), codes=CODES, reasons=REASONS, recent=RecentEvents(is_always_on=True))
 
 
 def _outcomes(admission: Admission) -> Outcomes:

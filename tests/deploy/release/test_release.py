@@ -129,7 +129,7 @@ def test_the_wheels_serve_with_the_native_module(released: Path, tmp_path: Path)
         client = (
             "import gateway_client as c, sys\n"
             f"client = c.Client('http://{HOST}:{port}', 'key', path=sys.argv[1])\n"
-            "client.track('Released', {}, user_id='u')\n"
+            "client.track('Released', user_id='u')\n"
             "assert client.flush(20)\nclient.close()\n"
         )
         subprocess.run([python, "-c", client, str(tmp_path / "queue")], cwd=tmp_path, check=True, timeout=60)

@@ -100,10 +100,8 @@ async def test_upgrade_and_rollback_lose_nothing(
     before, now = sites
     log = kafka_log(kafka_bootstrap)
     workers = VersionedWorkers(tmp_path, log.env, 2)
-    first, second = workers.all
-    for worker in workers.all:
-        assert isinstance(worker, Versioned)
-        worker.site = before
+    first, second = (worker for worker in workers.all if isinstance(worker, Versioned))
+    first.site = second.site = before
     try:
         await workers.start()
         async with workers.load() as load:

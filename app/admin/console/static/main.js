@@ -236,7 +236,7 @@ function repeat(look, everyMs, onError) {
 }
 
 const first = new First();
-const events = new Events(() => tabs.shown === "events");
+const events = new Events(() => !byId("panel-events").hidden);
 const tabs = new Tabs(() => events.look());
 const tail = new Tail((source, id) => lookup.show(source, id), () => lookAtApartNow(), (event) => first.arrived(event));
 repeat(lookAtStats, STATS_MS, tellLost);

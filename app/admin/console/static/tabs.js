@@ -17,7 +17,6 @@ export class Tabs {
   }
 
   show(name, isNamed = true) {
-    this.shown = name;
     NAMES.forEach((other, place) => {
       this.tabs[place].setAttribute("aria-selected", String(other === name));
       this.tabs[place].tabIndex = other === name ? 0 : -1;
