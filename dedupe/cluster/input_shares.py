@@ -92,6 +92,10 @@ class GroupShares:
     def silence_s(self) -> float:
         return self._membership.silence_s
 
+    @property
+    def joining_s(self) -> float:
+        return self._membership.joining_s
+
     async def run(self, describe: Describe, take: Take) -> None:
         def describe_all() -> Member:
             return describe()._replace(
