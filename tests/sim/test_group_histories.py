@@ -64,8 +64,9 @@ async def test_history_of_a_group_keeps_every_promise(seed: int, seen: Seen) -> 
                 if isinstance(end, Exception):
                     raise end
         await heal(group)
-        is_left = any(worker.manager.hand_overs.disk.given_up for worker in group.alive)
-        await group.settle(HEALED_S + (ROOM_S if is_left else PROVED_S) * bool(group.given_up))
+        disks = [worker.manager.hand_overs.disk for worker in group.alive]
+        is_low = any(disk.given_up or disk.declined for disk in disks)
+        await group.settle(HEALED_S + max(ROOM_S * is_low, PROVED_S * bool(group.given_up)))
         await group.judge([str(number) for number in range(60)])
     seen["histories", "run"] += 1
 
