@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from dedupe.cluster.append_watch import MOVE_AGAIN_S
+from dedupe.cluster.append_watch import MOVE_AGAIN_S, PROVED_S
 from dedupe.cluster.assignment import WorkerId
 from dedupe.cluster.peer_directory import PeerDirectory
 from dedupe.cluster.standbys import ask_standbys, by_standby
@@ -25,8 +25,8 @@ LASTS_S = 2.5
 """How long the disk is low before that: workers of one volume look once a second, and are all low then."""
 ROOM_S = MOVE_AGAIN_S
 """
-How long the disk must have had room before this worker gets lanes again: compaction frees and fills it by
-turns, and a lane that came back sooner could not be given up again.
+How long the disk must have had room before a worker that gave lanes up gets some again: compaction frees and
+fills it by turns, and a lane that came back sooner could not be given up again. PROVED_S for one without any.
 """
 
 logger = structlog.get_logger(__name__)
@@ -92,17 +92,20 @@ class DiskWatch:
             self._low_since = now
         if self._low_since is not None:
             self._low_at = now
-            if now - self._low_since < LASTS_S:
-                return
             if self._running - self.given_up:
-                await self._give_up(now)
+                if now - self._low_since >= LASTS_S:
+                    await self._give_up(now)
             elif not self.declined and now - self._taken_back_at >= MOVE_AGAIN_S:
                 self.declined = frozenset(range(len(self._lanes)))
                 self._on_change()
-        elif (self.given_up or self.declined) and now - self._low_at >= ROOM_S:
+        elif (self.given_up or self.declined) and now - self._low_at >= self._room_s:
             logger.info("the disk of this worker has had room for a while")
             self.given_up = self.declined = frozenset()
             self._on_change()
+
+    @property
+    def _room_s(self) -> float:
+        return ROOM_S if self.given_up else PROVED_S
 
     async def _give_up(self, now: float) -> None:
         """Give up lanes whose standbys say that they can take them, and that have not moved lately."""

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dedupe.cluster.append_watch import MOVE_AGAIN_S
+from dedupe.cluster.append_watch import MOVE_AGAIN_S, PROVED_S
 from dedupe.cluster.disk_watch import AGAIN_S, LASTS_S, ROOM_S
 from tests.sim.group_world import GroupWorld, Worker
 from tests.sim.test_group import NAMES, begin, owner_and_follower
@@ -137,7 +137,7 @@ async def test_worker_that_starts_with_a_low_disk_gets_no_lane() -> None:
         assert not group["c"].owned
         assert not group["c"].followed
         group["c"].has_disk_room = True
-        assert await group.until(lambda: bool(group["c"].owned), ROOM_S + 60) > ROOM_S - 60
+        assert await group.until(lambda: bool(group["c"].owned), PROVED_S + 60) > PROVED_S - 1
         await group.settle()
         await group.judge()
 

@@ -5,21 +5,22 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from dedupe.cluster.claims import INDEX_S
 from dedupe.model.errors import IndexUnavailableError
 from dedupe.model.types import Offset
 from dedupe.partition.record_reader import RecordReader
 from dedupe.storage.index import IndexUpdate
 from tests.sim.group_world import GroupWorld, Worker
 from tests.sim.test_group import NAMES, begin, owner_and_follower
+from tests.sim.world import World
 from tests.support.sim.memory_index import MemoryIndex
 
 CLAIMED_S = 4.0
 REBUILD_S = 15.0
 
 
-def slow_down_rebuilds(worker: Worker, monkeypatch: pytest.MonkeyPatch, seconds: float = REBUILD_S) -> None:
+def slow_down_rebuilds(worker: Worker | World, monkeypatch: pytest.MonkeyPatch, seconds: float = REBUILD_S) -> None:
     """Let each read of a partition from its start take a while at one worker."""
+    assert worker.router is not None
     readers = {lane.recovery._reader for lane in worker.router.all_lanes}
     read = RecordReader.read
 
@@ -86,17 +87,49 @@ async def test_lane_whose_owner_rebuilds_its_index_is_claimed(monkeypatch: pytes
         await group.judge()
 
 
+async def test_lane_that_finds_its_index_damaged_says_so_until_it_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    router = await world.start()
+    await world.deliver([world.event("one")])
+    lane = next(each.partition for each in router.lanes if each.open_index and each.open_index.index.state.last_offset >= 0)
+    await world.crash()
+    world.disk.damage(world.index_identity(lane))
+    restarted = world.boot()
+    slow_down_rebuilds(world, monkeypatch)
+    await asyncio.sleep(REBUILD_S / 2)
+    assert restarted.lanes[lane].without_index_since is not None
+    await world.wait_until_active()
+    assert restarted.lanes[lane].without_index_since is None
+    await world.crash()
+
+
 async def test_lane_whose_index_is_whole_again_soon_stays() -> None:
     async with GroupWorld(*NAMES) as group:
         await begin(group)
         owner, _ = owner_and_follower(group)
         claims = sum(worker.manager.claims for worker in group.alive)
         owner.world.disk.has_room = False
-        await asyncio.sleep(INDEX_S / 2)
+        await asyncio.sleep(0.75)
         owner.world.disk.has_room = True
         await asyncio.sleep(20)
         assert sum(worker.manager.claims for worker in group.alive) == claims
         assert 0 in owner.owned
+        await group.judge()
+
+
+async def test_owner_of_an_earlier_version_whose_index_fails_is_claimed_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dedupe.cluster.lane_manager.without_index", lambda *_: frozenset())
+    async with GroupWorld(*NAMES) as group:
+        await begin(group)
+        owner, follower = owner_and_follower(group)
+        owner.world.disk.has_room = False
+        assert CLAIMED_S < await group.until(lambda: group.owner_of(0) is follower) < 21
+        owner.world.disk.has_room = True
+        await group.settle()
         await group.judge()
 
 
