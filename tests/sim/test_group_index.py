@@ -18,7 +18,9 @@ CLAIMED_S = 4.0
 REBUILD_S = 15.0
 
 
-def slow_down_rebuilds(worker: Worker | World, monkeypatch: pytest.MonkeyPatch, seconds: float = REBUILD_S) -> None:
+def slow_down_rebuilds(
+    worker: Worker | World, monkeypatch: pytest.MonkeyPatch, seconds: float = REBUILD_S
+) -> None:
     """Let each read of a partition from its start take a while at one worker."""
     assert worker.router is not None
     readers = {lane.recovery._reader for lane in worker.router.all_lanes}
@@ -93,7 +95,11 @@ async def test_lane_that_finds_its_index_damaged_says_so_until_it_serves(
     world = World()
     router = await world.start()
     await world.deliver([world.event("one")])
-    lane = next(each.partition for each in router.lanes if each.open_index and each.open_index.index.state.last_offset >= 0)
+    lane = next(
+        each.partition
+        for each in router.lanes
+        if each.open_index and each.open_index.index.state.last_offset >= 0
+    )
     await world.crash()
     world.disk.damage(world.index_identity(lane))
     restarted = world.boot()

@@ -283,7 +283,12 @@ def test_events_open_to_all_that_is_known_of_them(gateway: Gateway, open_page: O
     bought = new_event(messageId="order-1", userId="ada", event="Bought", properties={"total": 3})
     odd = {"type": "track", "event": "Bought", "timestamp": "yesterday", "properties": {"total": "three"}}
     with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
-        for event in (bought, bought, bought | {"properties": {"total": 4}}, odd | {"messageId": "strange-1"}):
+        for event in (
+            bought,
+            bought,
+            bought | {"properties": {"total": 4}},
+            odd | {"messageId": "strange-1"},
+        ):
             post(client, "/v1/events", [event])
     rows = event_row(page, "order-1")
     expect(rows).to_have_count(3)
