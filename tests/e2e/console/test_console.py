@@ -283,12 +283,7 @@ def test_events_open_to_all_that_is_known_of_them(gateway: Gateway, open_page: O
     bought = new_event(messageId="order-1", userId="ada", event="Bought", properties={"total": 3})
     odd = {"type": "track", "event": "Bought", "timestamp": "yesterday", "properties": {"total": "three"}}
     with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
-        for event in (
-            bought,
-            bought,
-            bought | {"properties": {"total": 4}},
-            odd | {"messageId": "strange-1"},
-        ):
+        for event in (bought, bought, bought | {"properties": {"total": 4}}, odd | {"messageId": "odd-1"}):
             post(client, "/v1/events", [event])
     rows = event_row(page, "order-1")
     expect(rows).to_have_count(3)
@@ -300,7 +295,7 @@ def test_events_open_to_all_that_is_known_of_them(gateway: Gateway, open_page: O
     told = opened(rows.filter(has_text="duplicate"))
     expect(told).to_contain_text(re.compile(r"Stored once; the original is at \d:\d+, from \d\d:\d\d:\d\d\."))
     expect(opened(rows.filter(has_text="conflict"))).to_contain_text("Differs in: properties")
-    strange = event_row(page, "strange-1")
+    strange = event_row(page, "odd-1")
     expect(strange.locator(".warning")).to_have_text(["no user", "odd timestamp"])
     told = opened(strange)
     expect(told).to_contain_text("It has neither userId nor anonymousId")
