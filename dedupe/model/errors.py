@@ -156,8 +156,8 @@ class IndexDisprovedError(IndexCorruptError):
 
     code = "index_disproved"
 
-    def __init__(self, message: str, *, lineage: bytes = b"") -> None:
-        super().__init__(message)
+    def __init__(self, *args: object, detail: str = "", lineage: bytes = b"") -> None:
+        super().__init__(*args, detail=detail)
         self.lineage = lineage
         """That of the index, see DedupeIndex; empty if it is not known."""
 
