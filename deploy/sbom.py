@@ -50,11 +50,11 @@ def python_packages(environment: Path) -> Iterator[dict[str, Any]]:
         if spdx := _license(distribution):
             component["licenses"] = [{"license": {"name": spdx}}]
         yield component
-        yield from _bundled(distribution)
+        yield from bundled(distribution)
     yield _component("python", platform.python_version(), f"pkg:generic/python@{platform.python_version()}")
 
 
-def _bundled(distribution: Distribution) -> Iterator[dict[str, Any]]:
+def bundled(distribution: Distribution) -> Iterator[dict[str, Any]]:
     """Yield what a wheel lists in documents of its own (PEP 770), but for what only its build needed."""
     for file in distribution.files or ():
         if file.parent.name != "sboms" or file.suffix != ".json":

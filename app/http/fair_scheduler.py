@@ -12,7 +12,8 @@ sender is not limited, for large commits.
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -149,28 +150,37 @@ class FairScheduler:
 
     # ---- requests in flight
 
-    def slot(self, sender: str, body_bytes: int, deadline: Deadline) -> "Slot":
+    @asynccontextmanager
+    async def slot(self, sender: str, body_bytes: int, deadline: Deadline) -> AsyncIterator[None]:
         """
-        Return the context in which a request is in flight; entering it waits while its sender has too many.
+        Admit a request, which is in flight within the context; waits while its sender has too many.
 
-        Entering raises:
+        Raises:
             LaneSaturatedError: too many bytes wait, or half of the time limit is over; nothing was begun.
         """
-        return Slot(self, sender, body_bytes + REQUEST_COST_BYTES, deadline)
-
-    async def admit(self, sender: str, size_bytes: int, deadline: Deadline) -> float:
-        """Return for how many seconds a request counts, once it is admitted; see `slot`."""
-        requests = self._senders.get(sender)
-        if requests is None:
-            requests = self._senders[sender] = _Sender()
+        size_bytes = body_bytes + REQUEST_COST_BYTES
+        requests = self._senders.setdefault(sender, _Sender())
         if self.is_shared and (requests.waiting or not requests.has_capacity(size_bytes)):
             await self._wait(sender, size_bytes, deadline.remaining_s * WAIT_SHARE)
         else:
             requests.held_bytes += size_bytes
-        return self._counted_s
+        is_counted = True
+
+        def count_off() -> None:
+            nonlocal is_counted
+            if is_counted:
+                is_counted = False
+                self._leave(sender, size_bytes)
+
+        timer = asyncio.get_running_loop().call_later(self._counted_s, count_off)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            count_off()
 
     async def _wait(self, sender: str, size_bytes: int, timeout_s: float) -> None:
-        """Return once `leave` has admitted the request."""
+        """Return once `_leave` has admitted the request."""
         requests = self._senders[sender]
         if requests.waiting_bytes and requests.waiting_bytes + size_bytes > WAITING_BYTES_MAX:
             raise LaneSaturatedError(f"{requests.waiting_bytes} bytes of its sender are waiting")
@@ -182,14 +192,14 @@ class FairScheduler:
                 await let_in
         except BaseException as err:
             if let_in.done() and not let_in.cancelled():  # in the same turn of the loop
-                self.leave(sender, size_bytes)
+                self._leave(sender, size_bytes)
             if isinstance(err, TimeoutError):
                 raise LaneSaturatedError from err
             raise
         finally:
             requests.waiting_bytes -= size_bytes
 
-    def leave(self, sender: str, size_bytes: int) -> None:
+    def _leave(self, sender: str, size_bytes: int) -> None:
         """End a request, and admit waiting ones within the limit."""
         requests = self._senders[sender]
         requests.held_bytes -= size_bytes
@@ -203,30 +213,3 @@ class FairScheduler:
             requests.waiting.popleft()
         if requests.held_bytes == 0:
             del self._senders[sender]
-
-
-class Slot:
-    """A request in flight, see FairScheduler.slot; a generator would cost three times as much."""
-
-    __slots__ = ("_deadline", "_is_counted", "_scheduler", "_sender", "_size_bytes", "_timer")
-
-    def __init__(self, scheduler: FairScheduler, sender: str, size_bytes: int, deadline: Deadline) -> None:
-        self._scheduler = scheduler
-        self._sender = sender
-        self._size_bytes = size_bytes
-        self._deadline = deadline
-        self._is_counted = False
-
-    async def __aenter__(self) -> None:
-        counted_s = await self._scheduler.admit(self._sender, self._size_bytes, self._deadline)
-        self._is_counted = True
-        self._timer = asyncio.get_running_loop().call_later(counted_s, self._count_off)
-
-    async def __aexit__(self, *_: object) -> None:
-        self._timer.cancel()
-        self._count_off()
-
-    def _count_off(self) -> None:
-        if self._is_counted:
-            self._is_counted = False
-            self._scheduler.leave(self._sender, self._size_bytes)

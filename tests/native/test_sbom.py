@@ -2,9 +2,10 @@
 
 import sys
 import tomllib
+from importlib.metadata import distribution
 from pathlib import Path
 
-from deploy.sbom import python_packages
+from deploy.sbom import bundled, python_packages
 from tests.support.documents import ROOT
 
 
@@ -23,3 +24,6 @@ def test_list_names_the_crates_at_their_locked_versions() -> None:
     assert expected <= listed.keys()
     assert all(listed[purl]["licenses"] for purl in expected)
     assert "pkg:pypi/gateway-native@0.1.0" in listed
+    own = {each["purl"] for each in bundled(distribution("gateway-native"))}
+    assert expected <= own
+    assert not any("target-lexicon" in purl for purl in own), "only builds need it"

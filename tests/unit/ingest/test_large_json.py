@@ -340,7 +340,7 @@ def test_no_body_holds_the_loop_or_takes_for_ever(kind: str) -> None:
 
     asyncio.run(run())
     assert max(after - before for before, after in pairwise(turns)) < 0.1  # a fifth of it on an idle machine
-    assert turns[-1] - turns[0] < 6.0
+    assert turns[-1] - turns[0] < 3.0
 
 
 @pytest.mark.parametrize(
