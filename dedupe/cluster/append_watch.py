@@ -19,6 +19,7 @@ import structlog
 
 from dedupe.cluster.assignment import WorkerId
 from dedupe.cluster.codec import APPENDS
+from dedupe.cluster.lane_moves import LaneMoves
 from dedupe.cluster.peer_directory import PeerDirectory
 from dedupe.cluster.watching import keep_looking
 from dedupe.model.clock import Clock
@@ -32,7 +33,6 @@ PROBE_AGAIN_S = 0.25  # after one that failed at once: a leader that comes back 
 OTHERS_PROBE_S = 1.5  # for another worker's large request: less, so that its answer is in time
 AGAIN_S = 5.0  # between two probes of one lane
 PROVED_S = 60.0  # of answered probes, before this worker gets lanes again
-MOVE_AGAIN_S = 600.0  # between two times that a lane is given up for this reason, by whichever worker
 WATCH_S = 0.1
 
 UNANSWERED_MAX = 3
@@ -50,7 +50,7 @@ class AppendWatch:
         running: set[int],
         directory: PeerDirectory,
         clock: Clock,
-        moved_at: dict[int, float],
+        moves: LaneMoves,
         on_change: Callable[[], None],
     ) -> None:
         """
@@ -61,7 +61,7 @@ class AppendWatch:
             running: the numbers of those that run here, kept up to date.
             directory: the other workers.
             clock: of all waits.
-            moved_at: when each lane was last given up by any worker, shared with SlowWatch.
+            moves: shared with the other watches.
             on_change: called when lanes were given up, or the worker may have lanes again.
         """
         self.given_up: frozenset[int] = frozenset()
@@ -69,7 +69,7 @@ class AppendWatch:
         self.moves = 0  # lanes given up so far
         self._lanes, self._running, self._directory = lanes, running, directory
         self._clock, self._on_change = clock, on_change
-        self._moved_at = moved_at
+        self._lane_moves = moves
         self._probed_at: dict[int, float] = {}
         self._told: dict[WorkerId, frozenset[int]] = {}  # what each other worker has given up, as last seen
         self._proved_since: dict[str, float] = {}  # by leader
@@ -85,7 +85,7 @@ class AppendWatch:
 
     async def can_append(self, number: int, leader: str) -> bool:
         """Return whether the leader of a lane answers this worker, to which its owner may give it up now."""
-        if self.given_up or self._has_moved(number, self._clock.monotonic()):
+        if self.given_up or self._lane_moves.has_moved(number):
             return False  # its owner may have been restarted since, and does not know
         own = [self._lanes[each] for each in sorted(self._running) if self._lanes[each].log.leader == leader]
         if own:
@@ -102,7 +102,7 @@ class AppendWatch:
 
     async def _look(self) -> None:
         now = self._clock.monotonic()
-        self._note_moves(now)
+        self._note_moves()
         for leader in [leader for leader, probe in self._probes.items() if probe.done()]:
             self._probes.pop(leader).result()
         late = [number for number in self._running - self.given_up if self._is_late(number, now)]
@@ -119,14 +119,11 @@ class AppendWatch:
             if leader not in self._probes:
                 self._probes[leader] = asyncio.create_task(probe(number))
 
-    def _note_moves(self, now: float) -> None:
+    def _note_moves(self) -> None:
         """Note lanes that others give up; who stays unproved does not hold up the next owner of its lanes."""
         for name, status in self._directory.alive().items():
-            self._moved_at.update(dict.fromkeys(status.given_up - self._told.get(name, frozenset()), now))
+            self._lane_moves.note(status.given_up - self._told.get(name, frozenset()))
             self._told[name] = status.given_up
-
-    def _has_moved(self, number: int, now: float) -> bool:
-        return now - self._moved_at.get(number, -MOVE_AGAIN_S) < MOVE_AGAIN_S
 
     def _is_late(self, number: int, now: float) -> bool:
         lane = self._lanes[number]
@@ -142,11 +139,11 @@ class AppendWatch:
             _passes(self._lanes[number].log.probe, PROBE_S, is_again=True), self._ask_others(number, leader)
         )
         now = self._clock.monotonic()
-        self._note_moves(now)  # another worker may have given one up meanwhile, which was claimed here
+        self._note_moves()  # another worker may have given one up meanwhile, which was claimed here
         if is_answered or not others or not self._is_late(number, now):
             return
         lost = {each for each in self._running if self._lanes[each].log.leader == leader}
-        lost = {each for each in lost if not self._has_moved(each, now)}
+        lost = {each for each in lost if not self._lane_moves.has_moved(each)}
         if not lost:
             return
         logger.error(
@@ -157,7 +154,7 @@ class AppendWatch:
         )
         self.given_up |= lost
         self.moves += len(lost)
-        self._moved_at.update(dict.fromkeys(lost, now))
+        self._lane_moves.note(lost)
         self._proved_since.pop(leader, None)
         self._on_change()
 

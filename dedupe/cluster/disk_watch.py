@@ -7,11 +7,13 @@ up, low on disk itself, or not answered by the log. So disks that are low on all
 """
 
 from collections.abc import Callable, Sequence
+from itertools import filterfalse
 
 import structlog
 
-from dedupe.cluster.append_watch import MOVE_AGAIN_S, PROVED_S
+from dedupe.cluster.append_watch import PROVED_S
 from dedupe.cluster.assignment import WorkerId
+from dedupe.cluster.lane_moves import MOVE_AGAIN_S, LaneMoves
 from dedupe.cluster.peer_directory import PeerDirectory
 from dedupe.cluster.standbys import ask_standbys, by_standby
 from dedupe.cluster.watching import keep_looking
@@ -41,7 +43,7 @@ class DiskWatch:
         running: set[int],
         directory: PeerDirectory,
         clock: Clock,
-        moved_at: dict[int, float],
+        moves: LaneMoves,
         on_change: Callable[[], None],
         *,
         standby_of: Callable[[int], WorkerId],
@@ -55,7 +57,7 @@ class DiskWatch:
             running: the numbers of those that run here, kept up to date.
             directory: the other workers.
             clock: of all waits.
-            moved_at: when each lane was last given up by any worker, shared with the other watches.
+            moves: shared with the other watches.
             on_change: called when this worker's description for the group has changed.
             standby_of: returns the worker that follows a lane, NOBODY if none does.
             has_room: returns whether enough of this worker's disk is free.
@@ -65,7 +67,7 @@ class DiskWatch:
         self.declined: frozenset[int] = frozenset()
         """All lanes, told to the group only, while a worker that runs none has too little room for any."""
         self._lanes, self._running, self._directory, self._clock = lanes, running, directory, clock
-        self._moved_at, self._on_change, self._standby_of = moved_at, on_change, standby_of
+        self._lane_moves, self._on_change, self._standby_of = moves, on_change, standby_of
         self._has_room = has_room
         self._asked_at = -AGAIN_S
         self._taken_back_at = -MOVE_AGAIN_S
@@ -112,19 +114,19 @@ class DiskWatch:
         if now - self._asked_at < AGAIN_S:
             return
         self._asked_at = now
-        followed = by_standby(filter(self._may_move, sorted(self._running)), self._standby_of)
+        followed = by_standby(
+            filterfalse(self._lane_moves.has_moved, sorted(self._running)), self._standby_of
+        )
         whole = await ask_standbys(self._directory, followed)
         lost = {number for name in whole for number in followed[name]}
-        lost = {number for number in lost & self._running if self._may_move(number)}  # meanwhile
+        lost = {
+            number for number in lost & self._running if not self._lane_moves.has_moved(number)
+        }  # meanwhile
         if not lost or self._has_room():
             return
         logger.error(
             "partitions given up: the disk of this worker is low", lanes=sorted(lost), standbys=sorted(whole)
         )
         self.given_up |= lost
-        self._moved_at.update(dict.fromkeys(lost, self._clock.monotonic()))
+        self._lane_moves.note(lost)
         self._on_change()
-
-    def _may_move(self, number: int) -> bool:
-        at = self._moved_at.get(number, -MOVE_AGAIN_S)
-        return self._clock.monotonic() - at >= MOVE_AGAIN_S

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dedupe.cluster.append_watch import AppendWatch
 from dedupe.cluster.assignment import WorkerId
 from dedupe.cluster.disk_watch import DiskWatch
+from dedupe.cluster.lane_moves import LaneMoves
 from dedupe.cluster.peer_directory import PeerDirectory
 from dedupe.cluster.slow_watch import SlowWatch
 from dedupe.model.clock import Clock
@@ -27,8 +28,7 @@ class HandOvers:
         has_disk_room: Callable[[], bool],
     ) -> None:
         """Watch nothing until `run`; see AppendWatch, SlowWatch and DiskWatch."""
-        moved_at: dict[int, float] = {}
-        watched = lanes, running, directory, clock, moved_at, on_change
+        watched = lanes, running, directory, clock, LaneMoves(clock), on_change
         self.appends = AppendWatch(*watched)
         self.slow = SlowWatch(*watched, standby_of=standby_of)
         self.disk = DiskWatch(*watched, standby_of=standby_of, has_room=has_disk_room)

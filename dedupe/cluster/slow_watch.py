@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from dedupe.cluster.append_watch import MOVE_AGAIN_S, PROVED_S
+from dedupe.cluster.append_watch import PROVED_S
 from dedupe.cluster.assignment import WorkerId
+from dedupe.cluster.lane_moves import LaneMoves
 from dedupe.cluster.peer_directory import PeerDirectory
 from dedupe.cluster.standbys import STANDBY_S, ask_standbys, by_standby
 from dedupe.cluster.watching import keep_looking
@@ -61,7 +62,7 @@ class SlowWatch:
         running: set[int],
         directory: PeerDirectory,
         clock: Clock,
-        moved_at: dict[int, float],
+        moves: LaneMoves,
         on_change: Callable[[], None],
         *,
         standby_of: Callable[[int], WorkerId],
@@ -74,7 +75,7 @@ class SlowWatch:
             running: the numbers of those that run here, kept up to date.
             directory: the other workers.
             clock: of all waits.
-            moved_at: when each lane was last given up by any worker, shared with AppendWatch.
+            moves: shared with the other watches.
             on_change: called when this worker's description for the group has changed.
             standby_of: returns the worker that follows a lane, NOBODY if none does.
         """
@@ -83,7 +84,7 @@ class SlowWatch:
         self.commit_ms: Mapping[str, int] = {}
         """The median time of a commit in the last WINDOW_S, by leader."""
         self._lanes, self._running, self._directory, self._clock = lanes, running, directory, clock
-        self._moved_at, self._standby_of, self._on_change = moved_at, standby_of, on_change
+        self._lane_moves, self._standby_of, self._on_change = moves, standby_of, on_change
         self._counted: dict[int, tuple[int, float, float]] = {}  # commits, their seconds, throttled seconds
         self._samples: defaultdict[str, deque[tuple[float, float]]] = defaultdict(deque)  # time, seconds
         self._slow_since: dict[str, float] = {}  # by leader
@@ -115,7 +116,7 @@ class SlowWatch:
         one of them has moved too recently: its owner may have been restarted since, and does not know.
         """
         is_behind = not all(self._lanes[number].follower.is_caught_up for number in numbers)
-        if is_behind or self.handed_over or self._have_moved(numbers):
+        if is_behind or self.handed_over or any(map(self._lane_moves.has_moved, numbers)):
             return None
         took = await _time_of(self._lanes[probed].log.probe(), STANDBY_S)
         return took.seconds if took.is_answered else None
@@ -188,22 +189,16 @@ class SlowWatch:
     # ---- handing over
 
     def _note_moves(self) -> None:
-        now = self._clock.monotonic()
         for name, status in self._directory.alive().items():
-            self._moved_at.update(dict.fromkeys(status.handed_over - self._told.get(name, frozenset()), now))
+            self._lane_moves.note(status.handed_over - self._told.get(name, frozenset()))
             self._told[name] = status.handed_over
-
-    def _have_moved(self, numbers: Sequence[int]) -> bool:
-        """Whether one of these lanes was given up lately, by whichever worker."""
-        now = self._clock.monotonic()
-        return any(now - self._moved_at.get(number, -MOVE_AGAIN_S) < MOVE_AGAIN_S for number in numbers)
 
     async def _check(self, leader: str) -> None:
         """Hand all lanes over if their standbys get answers of the leader that this worker waits for."""
         self._probed_at = self._clock.monotonic()
         lanes = sorted(self._running)
         led = [number for number in lanes if self._lanes[number].log.leader == leader]
-        if not led or self._have_moved(lanes):
+        if not led or any(map(self._lane_moves.has_moved, lanes)):
             return
         followed = by_standby(lanes, self._standby_of)
         own, whole = await asyncio.gather(
@@ -212,7 +207,7 @@ class SlowWatch:
         )
         standby_s = max(whole.values()) if whole.keys() == followed.keys() else None
         self._note_moves()  # meanwhile
-        is_other = lanes != sorted(self._running) or self._have_moved(lanes)
+        is_other = lanes != sorted(self._running) or any(map(self._lane_moves.has_moved, lanes))
         if is_other or standby_s is None or own.seconds < max(SLOW_S, TIMES * standby_s):
             return
         logger.error(
@@ -223,7 +218,7 @@ class SlowWatch:
             others_ms=self._others(leader),
         )
         self.handed_over = frozenset(lanes)
-        self._moved_at.update(dict.fromkeys(lanes, self._clock.monotonic()))
+        self._lane_moves.note(lanes)
         self._probed, self._quick_since = led[0], None
         self._on_change()
 

@@ -13,10 +13,10 @@ from random import Random
 from typing import Any
 
 from app.peers.peers import Peers
-from dedupe.cluster.append_watch import MOVE_AGAIN_S
 from dedupe.cluster.assignment import Member
 from dedupe.cluster.input_shares import GroupShares
 from dedupe.cluster.lane_manager import LaneManager
+from dedupe.cluster.lane_moves import MOVE_AGAIN_S
 from dedupe.cluster.request_handler import PeerRequestHandler
 from dedupe.cluster.route import GroupRoute
 from dedupe.model.clock import Deadline

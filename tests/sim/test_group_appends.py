@@ -7,6 +7,7 @@ import pytest
 
 from dedupe.cluster import append_watch
 from dedupe.cluster.lane_manager import NEW_S
+from dedupe.cluster.lane_moves import MOVE_AGAIN_S
 from dedupe.partition.lane import Lane
 from tests.sim.group_world import GroupWorld, Worker
 from tests.sim.test_group import NAMES, begin, owner_and_follower
@@ -316,7 +317,7 @@ async def test_lane_of_a_worker_that_stays_broken_can_be_given_up_again_after_te
         owner, follower = owner_and_follower(group)
         owner.world.connection.drops_large.add(LEADER)
         await group.until(lambda: group.owner_of(0) is follower)
-        await asyncio.sleep(append_watch.MOVE_AGAIN_S)
+        await asyncio.sleep(MOVE_AGAIN_S)
         follower.world.connection.drops_large.add(LEADER)
         assert await group.until(lambda: group.owner_of(0) not in (follower, None)) < GAP_S
         assert 0 in follower.manager.hand_overs.appends.given_up

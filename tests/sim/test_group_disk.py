@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dedupe.cluster.append_watch import MOVE_AGAIN_S, PROVED_S
+from dedupe.cluster.append_watch import PROVED_S
 from dedupe.cluster.disk_watch import AGAIN_S, LASTS_S, ROOM_S
+from dedupe.cluster.lane_moves import MOVE_AGAIN_S
 from tests.sim.group_world import GroupWorld, Worker
 from tests.sim.test_group import NAMES, begin, owner_and_follower
 from tests.sim.test_group_appends import moves

@@ -235,6 +235,6 @@ async def test_standby_knows_what_an_owner_handed_over_before_it_was_restarted()
         await group.settle()
         for lane in set(follower.followed) - set(kept):
             assert await follower.manager.hand_overs.slow.stands_by([lane], lane) is None
-        assert follower.manager.hand_overs.slow._have_moved([0])
-        assert not follower.manager.hand_overs.slow._have_moved(kept)
+        assert follower.manager.hand_overs.slow._lane_moves.has_moved(0)
+        assert not any(map(follower.manager.hand_overs.slow._lane_moves.has_moved, kept))
         await group.judge()
