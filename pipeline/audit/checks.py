@@ -84,6 +84,10 @@ _FLAGS = (*_OWN_FLAGS, *_ORDER_FLAGS)
 KEY_COLUMNS = ("hash", "event_key", "fingerprint", "partition", "offset", "timestamp", "lane_seq", "links")
 """The columns of a record that later audits need to recognize its copies."""
 
+_HEADER_COLUMNS = (
+    *("event_key", "fingerprint", "lane_seq"),
+    *("client_hash", "session_hash", "sequence", "acknowledged_through", "gs"),
+)
 _AFFECTED = ("kind", "partition", "offset", "message_id", "source", "detail")
 
 
@@ -139,20 +143,8 @@ def check_records(records: DataFrame, partitions: int | None) -> DataFrame:
             is_as_written().alias("is_as_written"),
             (changed if "changed" in records.columns else F.lit(None)).cast("string").alias("changed"),
             is_erased(F.col("documents")).alias("is_erased"),
-            (is_readable & ~has_checksum()).alias("has_no_checksum"),
-            *(
-                F.when(is_readable, F.col(name)).alias(name)
-                for name in (
-                    "event_key",
-                    "fingerprint",
-                    "lane_seq",
-                    "client_hash",
-                    "session_hash",
-                    "sequence",
-                    "acknowledged_through",
-                    "gs",
-                )
-            ),
+            (is_readable & ~has_checksum() & ~is_erased(F.col("documents"))).alias("is_unproved"),
+            *(F.when(is_readable, F.col(name)).alias(name) for name in _HEADER_COLUMNS),
         )
     )
     routed = F.lit(None).cast("bigint")
@@ -166,7 +158,6 @@ def check_records(records: DataFrame, partitions: int | None) -> DataFrame:
         F.when(is_whole & ~F.col("is_as_written"), "its content differs from its checksum")
         .when(is_whole, F.col("changed"))
         .alias("altered"),
-        (F.col("has_no_checksum") & ~F.col("is_erased")).alias("is_unproved"),
     )
     conditions = {
         VERSION: is_other_version,
@@ -176,7 +167,7 @@ def check_records(records: DataFrame, partitions: int | None) -> DataFrame:
         WRONG_PARTITION: F.col("expected_partition").isNotNull(),
     }
     return judged.select("*", F.xxhash64("event_key").alias("hash"), _bits(conditions).alias("faults")).drop(
-        "is_other_version", "is_of_its_key", "is_as_written", "changed", "has_no_checksum"
+        "is_other_version", "is_of_its_key", "is_as_written", "changed"
     )
 
 
