@@ -21,7 +21,6 @@ from app.admin.edge_metrics import EdgeCollector
 from app.admin.history import History
 from app.admin.ingest_loop import IngestLoop, LoopCollector
 from app.admin.limit_metrics import LimitCollector
-from app.admin.recent_events import RecentEvents
 from app.admin.tail import Tail
 from app.auth.ingress_limits import IngressLimits
 from app.auth.key_entries import check_key_file
@@ -214,13 +213,12 @@ def _admin_context_of(
     setting_watch: SettingWatch,
     snapshots: SnapshotStore | None,
 ) -> AdminContext:
-    recent = RecentEvents(is_always_on=settings.gateway.is_development)
     return AdminContext(
         router,
         EdgeCollector(ingress),
         group,
         settings.group.worker_id,
-        Tail(clock, codes=CODES, reasons=REASONS, recent=recent),
+        Tail(clock, codes=CODES, reasons=REASONS, is_always_held=settings.gateway.is_development),
         History(clock),
         setting_watch=setting_watch,
         snapshotter=None

@@ -10,13 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dedupe.decide.admission import CONFLICT, NEW, Admission, counts_of
+from dedupe.decide.admission import CONFLICT, NEW, Admission
 from dedupe.decide.rejection import QUARANTINE_REASONS, RETRIABLE_CODES, RejectionCode
 from dedupe.model.record import FLAG_PIECE
 from dedupe.model.types import Event
 
 SOURCES_MAX = 1_000
 """The limit of sources with counts of their own; later ones share one."""
+
+
+def counts_of(admissions: Sequence[Admission]) -> Mapping[Admission, int]:
+    """Return how often each verdict occurs, without those that do not."""
+    if admissions and (count := admissions.count(admissions[0])) == len(admissions):
+        return {admissions[0]: count}  # most batches; comparing different members is slow
+    return Counter(admissions)
 
 
 @dataclass(slots=True)
@@ -37,7 +44,11 @@ class Tally:
 
     def note(self, admissions: Sequence[Admission]) -> None:
         """Count verdicts."""
-        for kind, count in counts_of(admissions).items():
+        self.add(counts_of(admissions))
+
+    def add(self, counts: Mapping[Admission, int]) -> None:
+        """Count verdicts that are counted by kind."""
+        for kind, count in counts.items():
             if kind is NEW:
                 self.accepted += count
             elif kind is CONFLICT:
@@ -133,7 +144,7 @@ class AnswerCounts:
         if not events and not rejected:
             return
         own, counts = self.sources.of((events or rejected)[0].source), counts_of(admissions)
-        own.note(admissions)
+        own.add(counts)
         if not rejected and QUARANTINE_REASONS.keys().isdisjoint(counts):
             return
         whole = [event for event in rejected if not event.flags & FLAG_PIECE]

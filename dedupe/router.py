@@ -10,7 +10,7 @@ routes.post_events -> **Router.submit** -> Lane.submit -> admit -> PartitionLog.
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from dedupe.decide.admission import Admission, counts_of
+from dedupe.decide.admission import Admission
 from dedupe.decide.rejection import QUARANTINE_REASONS
 from dedupe.decide.sessions import SessionState
 from dedupe.metrics import AnswerCounts, Tally
@@ -210,7 +210,7 @@ class Router:
         deadline: Deadline,
     ) -> None:
         """Commit the rejected and the conflicting events to the quarantine topic."""
-        if not rejected and QUARANTINE_REASONS.keys().isdisjoint(counts_of(outcomes.admissions)):
+        if not rejected and QUARANTINE_REASONS.keys().isdisjoint(outcomes.admissions):
             return
         quarantined = [event for part in rejected for event in part.submission.events]
         quarantined += [

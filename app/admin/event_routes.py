@@ -45,7 +45,7 @@ class HeldEvents:
 
     async def all(self, after: int = 0) -> list[Held]:
         """Return the events with a number above `after`, at most EVENTS_MAX, newest first."""
-        requests = await self._ingest_loop.read(lambda: self._tail.recent.look(self._clock.now_ms()))
+        requests = await self._ingest_loop.read(lambda: self._tail.look(self._clock.now_ms()))
         held: list[Held] = []
         for first, request in reversed(requests):
             if first + request.event_count <= after + 1 or len(held) >= EVENTS_MAX:

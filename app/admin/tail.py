@@ -129,11 +129,17 @@ class Tail:
         *,
         codes: Mapping[Admission, str] | None = None,
         reasons: Mapping[str, str] | None = None,
-        recent: RecentEvents | None = None,
+        is_always_held: bool = False,
     ) -> None:
-        """Use the codes of verdicts, and the sentence of each code, of receipts."""
+        """
+        Use the codes of verdicts, and the sentence of each code, of receipts.
+
+        `is_always_held`: `recent` holds events from the start, also while nobody looks.
+        """
         self.rejections = RecentRejections()
-        self.recent = recent or RecentEvents()
+        self.recent = RecentEvents(is_always_on=is_always_held)
+        self.is_on = is_always_held
+        """Whether it has a reader, or holds events for one; an attribute, for the path of each request."""
         self.reasons = reasons or {}
         self._clock = clock
         self._codes = codes or {}
@@ -147,11 +153,18 @@ class Tail:
             return None
         listener = Listener(wanted)
         self._listeners = (*self._listeners, listener)
+        self.is_on = True
         return listener
 
     def leave(self, listener: Listener) -> None:
         """Remove a listener."""
         self._listeners = tuple(other for other in self._listeners if other is not listener)
+        self.is_on = bool(self._listeners) or self.recent.is_on
+
+    def look(self, now_ms: int) -> list[tuple[int, Decided]]:
+        """See RecentEvents."""
+        self.is_on = True
+        return self.recent.look(now_ms)
 
     def samples_of(self, request: Decided) -> list[Sample]:
         """Return a held request's events as samples, in its order; one sample if they are not known."""
@@ -173,11 +186,6 @@ class Tail:
         return decided + [sample_of(at_ms, event, REJECTED, event.reason, sender) for event in rejected]
 
     # ---- the ingest's thread
-
-    @property
-    def is_on(self) -> bool:
-        """Whether it has a reader, or holds events for one."""
-        return bool(self._listeners) or self.recent.is_on
 
     def decided(
         self, events: Sequence[Event], outcomes: Outcomes, rejected: Sequence[Event], context: RequestContext
@@ -241,9 +249,13 @@ class Tail:
         context: RequestContext,
         refusal: str | None = None,
     ) -> None:
-        if self.recent.is_on and self.recent.is_due(now_ms := self._clock.now_ms()):
+        if not self.recent.is_on:
+            return
+        if self.recent.is_due(now_ms := self._clock.now_ms()):
             sender = Sender(context.source, context.client, context.request_id)
             self.recent.note(Decided(now_ms, sender, events, outcomes, rejected, refusal))
+        else:
+            self.is_on = bool(self._listeners)
 
     def _ready(self) -> tuple[Listener, ...]:
         listeners = self._listeners

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from app.http.refusal_counts import BoundedSources
 from app.http.sdk_library import OTHER, library_of
-from dedupe.decide.admission import DUPLICATE, REPEAT, STALE, Admission, counts_of
+from dedupe.decide.admission import COPIES, DUPLICATE, REPEAT, STALE, Admission
+from dedupe.metrics import counts_of
 from dedupe.model.types import Event
 
 DAY_MS = 24 * 3600 * 1000
@@ -28,7 +29,6 @@ RECOVERED = b"rsa-recovered"
 NAMES_WITHOUT_VERSION = frozenset({OTHER, "android", "browser", "ios"})
 """Whose User-Agent has the version of something else."""
 
-_COPIES = frozenset({REPEAT, DUPLICATE, STALE})
 _VERSION = re.compile(r"\d{1,5}(?:\.\d{1,5}){0,3}")
 
 
@@ -84,7 +84,7 @@ class SourceUse:
             self._requests[sender] += 1
         else:
             self._requests[self._labels.label_of(sender[0]), b""] += 1
-        if _COPIES.isdisjoint(counts_of(admissions)):
+        if COPIES.isdisjoint(admissions):
             return
         cause_of_known = Cause.RETRY if is_retry(headers) else Cause.OTHER
         sources = dict.fromkeys([event.source for event in events])

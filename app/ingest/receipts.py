@@ -15,9 +15,10 @@ from starlette.responses import Response
 
 from app.ingest.identified import Identified
 from app.ingest.prefer import Preferences
-from dedupe.decide.admission import DUPLICATE, NEW, REPEAT, STALE, Admission, counts_of
+from dedupe.decide.admission import COPIES, NEW, STALE, Admission
 from dedupe.decide.rejection import QUARANTINE_REASONS, RETRIABLE_CODES, RejectionCode
 from dedupe.decide.sessions import SessionState
+from dedupe.metrics import counts_of
 from dedupe.model.record import FLAG_NOT_IDEMPOTENT
 from dedupe.model.types import Event, Offset
 from dedupe.submission import Outcomes
@@ -26,8 +27,6 @@ SUCCESS = b'{"success":true}'
 
 CODES = {**QUARANTINE_REASONS, **RETRIABLE_CODES}
 
-KNOWN = (DUPLICATE, REPEAT, STALE)
-"""The verdicts that are answered as duplicates, which are successes."""
 
 _JSON = (b"content-type", b"application/json")
 
@@ -128,7 +127,7 @@ def answer(
     rejected = [
         (rejection.item_index, rejection.message_id, rejection.code) for rejection in identified.rejections
     ]
-    duplicates = sum([counts.get(known, 0) for known in KNOWN])
+    duplicates = sum([counts.get(known, 0) for known in COPIES])
     if accepted + duplicates < len(admissions):
         rejected += [
             (index, event.message_id, CODES[admission])
@@ -142,7 +141,7 @@ def answer(
         receipts: Iterator[dict[str, object]] = (
             _receipt(event, admission, offset)
             for event, admission, offset in zip(identified.events, *outcomes, strict=True)
-            if admission is NEW or admission in KNOWN
+            if admission is NEW or admission in COPIES
         )
         if identified.lossy:
             receipts = _with_lost_numbers(receipts, identified, admissions)
@@ -225,7 +224,7 @@ def _with_lost_numbers(
     accepted = (
         index
         for index, admission in zip(identified.indexes(), admissions, strict=True)
-        if admission is NEW or admission in KNOWN
+        if admission is NEW or admission in COPIES
     )
     for index, receipt in zip(accepted, receipts, strict=True):
         if index in identified.lossy:

@@ -21,7 +21,7 @@ from app.inputs.cloudevents import is_empty, payload_of
 from app.inputs.input_file import CLOUDEVENTS, FieldId, InputSpec
 from app.inputs.origin import Origins
 from app.inputs.values import MESSAGE_ID, Read, Topic, Values
-from dedupe.decide.admission import Admission
+from dedupe.decide.admission import COPIES, Admission
 from dedupe.model.clock import Deadline
 from dedupe.model.errors import RetriableError
 from dedupe.model.record import FLAG_ID_ASSIGNED
@@ -35,8 +35,6 @@ RETRY_S = 0.2
 """Before records are submitted again that were not taken, or whose outcome is unknown."""
 
 DIALECTS = (Dialect.EVENTS, Dialect.CLOUDEVENTS)
-
-_SEEN = frozenset({Admission.REPEAT, Admission.DUPLICATE, Admission.STALE})
 
 logger = structlog.get_logger(__name__)
 
@@ -202,7 +200,7 @@ class InputAdmission:
         is_nothing = is_empty if self._is_cloudevents else _has_no_value
         counts.empty += sum(map(is_nothing, chunk))
         counts.accepted += admissions.count(Admission.NEW)
-        counts.duplicates += sum(each in _SEEN for each in admissions)
+        counts.duplicates += sum(each in COPIES for each in admissions)
         counts.conflicts += admissions.count(Admission.CONFLICT)
         counts.rejected += len(identified.rejections)
         if identified.rejections:

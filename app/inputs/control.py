@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from app.inputs.notes import NOTES_PARTITION
 from dedupe.model.errors import ConfigurationError
 from dedupe.model.types import Offset
 from dedupe.storage.log import NOTE_BYTES_MAX, LogStore
-
-NOTES_PARTITION = 0
 
 
 class Seek(NamedTuple):

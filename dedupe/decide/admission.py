@@ -6,7 +6,6 @@ The same calls in the same order give the same verdicts, so a replay of the log 
 Lane.submit -> **admit** -> PartitionLog.append -> DedupeIndex.apply
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, TypeAlias
@@ -49,18 +48,13 @@ class Admission(Enum):
 
 NEW, REPEAT, DUPLICATE, STALE = Admission.NEW, Admission.REPEAT, Admission.DUPLICATE, Admission.STALE
 CONFLICT = Admission.CONFLICT
+COPIES = frozenset({REPEAT, DUPLICATE, STALE})
+"""The verdicts on an event that is stored already, which are successes."""
 _STRICT, _REPLAYED = Order.STRICT, Order.REPLAYED
 """For code that runs for every event: Python 3.11 calls a function to read a member of an Enum."""
 
 NO_ORIGINAL = 0
 """Instead of an offset, if the original's is unknown."""
-
-
-def counts_of(admissions: Sequence[Admission]) -> Mapping[Admission, int]:
-    """Return how often each verdict occurs, without those that do not."""
-    if admissions and (count := admissions.count(admissions[0])) == len(admissions):
-        return {admissions[0]: count}  # most batches; comparing different members is slow
-    return Counter(admissions)
 
 
 Decision: TypeAlias = tuple[Admission, int]

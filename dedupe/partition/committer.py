@@ -12,7 +12,7 @@ from itertools import islice
 
 import structlog
 
-from dedupe.decide.admission import NEW, NO_ORIGINAL, Admission, SessionAdmission, Verdicts, admit, counts_of
+from dedupe.decide.admission import NEW, NO_ORIGINAL, Admission, SessionAdmission, Verdicts, admit
 from dedupe.decide.committed import Committed, LastRecord
 from dedupe.decide.evictions import NO_EVICTIONS, EndedSessions, Evictions, evictions_of
 from dedupe.decide.sessions import NO_SOURCE, SessionKey, keys_of
@@ -147,7 +147,7 @@ class Committer:
         verdicts = admit(batch.events, known, window_start=index.known_from, sessions=sessions)
         self._crashpoint("admit")
         new: list[Event] = []
-        if NEW in counts_of(verdicts.admissions):
+        if NEW in set(verdicts.admissions):  # of a list, each comparison of two verdicts would cost
             verdict_of_each = zip(batch.events, verdicts.admissions, strict=True)
             new = [event for event, admission in verdict_of_each if admission is NEW]
         recorded = () if sessions is None else sessions.recorded

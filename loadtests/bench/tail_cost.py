@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from app.admin.recent_events import RecentEvents
 from app.admin.tail import Listener, Tail, Wanted
 from app.cli.load.events import event as event_bytes
 from app.http.body_memory import BodyMemory, MemoryReservation
@@ -60,7 +59,7 @@ def _tail(listeners: int, **wanted: Any) -> Tail:
 
 
 def _holding() -> Tail:
-    return Tail(SystemClock(), codes=CODES, reasons=REASONS, recent=RecentEvents(is_always_on=True))
+    return Tail(SystemClock(), codes=CODES, reasons=REASONS, is_always_held=True)
 
 
 def _outcomes(admission: Admission) -> Outcomes:

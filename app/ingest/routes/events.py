@@ -4,6 +4,7 @@ The paths for events. A request has one answer, after the commit of all its even
 **routes.post_events** -> Router.submit -> Lane.submit -> admit -> PartitionLog.append
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -55,7 +56,7 @@ from app.ingest.routes.parsing import (
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
 from app.ingest.unparsed_key import key_in
-from dedupe.decide.admission import NEW, counts_of
+from dedupe.decide.admission import NEW
 from dedupe.model.clock import Clock, Deadline
 from dedupe.model.errors import RetriableError
 from dedupe.model.identity import FINGERPRINT_BYTES
@@ -263,14 +264,16 @@ async def _take_all(
 
 
 def _note(ingest: Ingest, identified: Identified, outcomes: Outcomes, context: RequestContext) -> None:
-    """Count who sent the events, and report the verdicts to the observer, if it wants them."""
+    """Count who sent the events; an observer that wants their verdicts gets them after the answer."""
     observer = ingest.observer
     if identified.events:
         ingest.use.note(identified.events, outcomes.admissions, context.headers)
     if observer is None:
         return
-    if observer.is_on or identified.rejections or counts_of(outcomes.admissions).keys() - {NEW}:
-        observer.decided(identified.events, outcomes, identified.quarantined, context)
+    if observer.is_on or identified.rejections or set(outcomes.admissions) - {NEW}:
+        asyncio.get_running_loop().call_soon(
+            observer.decided, identified.events, outcomes, identified.quarantined, context
+        )
 
 
 async def _session_headers(router: Router, session: ClientSession) -> dict[str, str]:

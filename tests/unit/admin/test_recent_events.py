@@ -13,7 +13,7 @@ import pytest
 from app.admin.event_content import HIDDEN, Content, changed_types, hidden, warnings_of
 from app.admin.event_routes import HeldEvents
 from app.admin.ingest_loop import IngestLoop
-from app.admin.recent_events import BYTES_MAX, EVENTS_MAX, LINGER_MS, RecentEvents
+from app.admin.recent_events import BYTES_MAX, EVENTS_MAX, LINGER_MS
 from app.admin.tail import Tail, Wanted
 from app.admin.tail_sample import Sample
 from app.http.body_memory import BodyMemory, MemoryReservation
@@ -48,7 +48,7 @@ def clock() -> SetClock:
 
 @pytest.fixture
 def tail(clock: SetClock) -> Tail:
-    return Tail(clock, codes=CODES, reasons=REASONS, recent=RecentEvents(is_always_on=True))
+    return Tail(clock, codes=CODES, reasons=REASONS, is_always_held=True)
 
 
 @pytest.fixture
@@ -139,11 +139,11 @@ async def test_refused_events_and_requests_are_held_too(tail: Tail, held: HeldEv
 async def test_outside_of_development_events_are_held_only_while_somebody_looks(clock: SetClock) -> None:
     tail = Tail(clock, codes=CODES, reasons=REASONS)
     assert not tail.is_on
-    assert tail.recent.look(clock.ms) == []
+    assert tail.look(clock.ms) == []
     decide(tail, [event("a")])
     clock.ms += LINGER_MS
     decide(tail, [event("b")])
-    assert len(tail.recent.look(clock.ms)) == 2
+    assert len(tail.look(clock.ms)) == 2
     clock.ms += LINGER_MS + 1
     decide(tail, [event("c")])
     assert (tail.is_on, tail.recent.held_bytes) == (False, 0)

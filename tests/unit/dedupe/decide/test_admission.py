@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupe.decide.admission import NO_ORIGINAL, Admission, SessionAdmission, Verdicts, admit, counts_of
+from dedupe.decide.admission import NO_ORIGINAL, Admission, SessionAdmission, Verdicts, admit
 from dedupe.decide.sessions import NO_SESSION, SessionPolicy, SessionState, keys_of
+from dedupe.metrics import counts_of
 from dedupe.model.types import Entry, Event, Order, Progress, Session
 
 EXAMPLES = settings(max_examples=300)
