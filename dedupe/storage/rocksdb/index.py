@@ -291,7 +291,9 @@ class RocksIndex:
             values: list[bytes | None] = database.entries.get(keys) or []  # type: ignore[arg-type]
         except Exception as err:
             translate(err, f"cannot read {self.path}")
-        return decode_entries(values) if any(values) else [None] * len(values)  # those of new events
+        if values.count(None) == len(values):
+            return [None] * len(values)  # those of new events
+        return decode_entries(values)
 
     def _figure(self, name: str) -> int:
         database = self._opened()

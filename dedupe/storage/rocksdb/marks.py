@@ -8,7 +8,6 @@ import errno
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from dedupe.model.errors import IndexCorruptError, IndexDisprovedError
@@ -71,7 +70,7 @@ def note_disproved(path: Path, lineage: bytes) -> None:
 
 def check_not_disproved(path: Path) -> None:
     """Raise IndexDisprovedError if the index is noted to be wrong."""
-    with suppress(FileNotFoundError):
+    if (path / DISPROVED).exists():
         lineage = (path / DISPROVED).read_bytes()
         raise IndexDisprovedError(f"the log has disproved an entry of {path}", lineage=lineage)
 
