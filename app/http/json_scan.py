@@ -48,7 +48,11 @@ _OUTSIDE_OF_CUT_STRINGS = re.compile(rb'(?:[^"]++|%b)*+' % _STRING, re.DOTALL)
 _REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _WITHIN_ELEMENT = re.compile(rb'(?:[^"\[\]{},]++|%b)*+' % _STRING, re.DOTALL)
 _WITHIN_FIELDS = re.compile(rb'(?:[^"\[\]{}]++|%b)*+' % _STRING, re.DOTALL)
-_BRACKET = re.compile(rb"%b|([\[\]{}])" % _STRING, re.DOTALL)
+_BRACKETS = {
+    count: re.compile(rb'(?:(?:[^"\[\]{}]++|%b)*+[\[\]{}]){%d}' % (_STRING, count), re.DOTALL)
+    for count in (64, 8, 1)
+}
+"""Expressions for so many brackets, and what is before each: most are passed by the largest."""
 
 _DEPTHS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _OTHERS = bytes(sorted(set(range(256)) - set(_DEPTHS)))
@@ -160,9 +164,9 @@ def _end(expression: "re.Pattern[bytes]", text: bytes, place: int, end: int) -> 
 
 def _nth_bracket(text: bytes, number: int) -> int:
     """Return the place behind the bracket of this number, from 1, outside of strings."""
-    for match in _BRACKET.finditer(text):
-        if match[1] is not None:
-            number -= 1
-            if not number:
-                return match.end()
-    raise AssertionError(number)
+    place = 0
+    for count, expression in _BRACKETS.items():
+        for _ in range(number // count):
+            place = _end(expression, text, place, len(text))
+        number %= count
+    return place

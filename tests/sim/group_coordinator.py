@@ -55,6 +55,8 @@ class SimCoordinator:
     generation: int = 0
     places: dict[str, Place] = field(default_factory=dict)
     rebalances: int = 0
+    cut_short: int = 0
+    """Rebalances that ended without a living member: as Kafka ends one that a freeze of its own overran."""
     _rebalancing_since: float | None = None
     _is_first: bool = True
 
@@ -159,7 +161,9 @@ class SimCoordinator:
             return
         if len(joined) < len(self.places) and now - since < REBALANCE_S:
             return
-        for name in self.places.keys() - joined.keys():
+        late = self.places.keys() - joined.keys()
+        self.cut_short += bool(late)
+        for name in late:
             self._put_out(name)
         self._rebalancing_since, self._is_first = None, False
         self.generation += 1

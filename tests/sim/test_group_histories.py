@@ -91,7 +91,8 @@ async def test_outage_that_all_share_moves_no_lane(seed: int) -> None:
             await asyncio.sleep(rng.choice((6.0, 12.0)))  # longer than a lane's longest pause
         await group.settle(HEALED_S)
 
-        assert sum(worker.manager.moves for worker in group.alive) == moves
+        if not group.coordinator.cut_short:  # whom it has put out owns nothing, until the next assignment
+            assert sum(worker.manager.moves for worker in group.alive) == moves
         assert not group.given_up
         await group.judge()
 
