@@ -34,7 +34,8 @@ from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATH_WORDS
 from app.ingest.whole_search import WholeSearch
 from app.inputs.input_file import InputSpec
-from app.inputs.inputs import Inputs
+from app.inputs.inputs import Clusters, Inputs
+from app.inputs.memory import InputMemory
 from app.native_module import native_module
 from app.process.disk import Disk
 from app.process.life import allow_connections
@@ -189,16 +190,16 @@ def build_inputs(
     own_ids: Callable[[LogStore, Settings], Awaitable[Collection[str]]],
     shares: InputShares,
 ) -> Inputs:
-    """Return what reads the inputs; arguments as of Inputs."""
+    """Return what reads the inputs; arguments as of Inputs and Clusters."""
     return Inputs(
         specs,
-        open_log,
+        Clusters(open_log, partial(own_ids, store, settings)),
         ingest,
         store=store,
         topic=settings.log.topic,
         window_s=settings.index.window,
         shares=shares,
-        own_ids=partial(own_ids, store, settings),
+        memory=InputMemory(settings.gateway.inputs_memory),
     )
 
 

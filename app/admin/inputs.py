@@ -37,7 +37,7 @@ class InputCollector(ScrapedCollector):
         )
         throttled = CounterMetricFamily(
             "gateway_input_throttled_seconds",
-            "Seconds that inputs paused since their events_per_s was used up",
+            "Seconds that inputs paused since events_per_s or a quota of their source was used up",
             labels=labels,
         )
         events = CounterMetricFamily(

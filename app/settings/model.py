@@ -51,6 +51,12 @@ class GatewaySettings(Section):
         None,
         description="YAML or JSON file of topics on Kafka whose records are events, see [inputs](inputs.md).",
     )
+    inputs_memory: Bytes = Field(
+        64 * MIB,
+        ge=8 * MIB,
+        description="Memory of what all inputs hold: a half for responses of brokers, divided among partitions "
+        "(at least 64 KiB or one record batch each), and a half for records waiting for verdicts.",
+    )
     write_keys_grace: Seconds = Field(
         DAY,
         ge=0,
