@@ -29,6 +29,7 @@ from app.ingest.decision_observer import DecisionObserver
 from app.ingest.event_limits import EVENT_DEPTH_MAX, EventLimits
 from app.ingest.identify import Identifier
 from app.ingest.native import NativeModule
+from app.ingest.observed import Observed
 from app.ingest.replay import Changes, replay_by
 from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATH_WORDS
@@ -181,6 +182,12 @@ def build_ingest(
     )
 
 
+def build_observed(settings: Settings, store: LogStore, clock: Clock) -> Observed:
+    """Return what appends every decided event to a topic of its own."""
+    topic = settings.log.observed_topic
+    return Observed(store.partition_log(topic.name, 0), clock)
+
+
 def build_inputs(
     settings: Settings,
     ingest: Ingest,
@@ -199,7 +206,7 @@ def build_inputs(
         topic=settings.log.topic,
         window_s=settings.index.window,
         shares=shares,
-        memory=InputMemory(settings.gateway.inputs_memory),
+        memory=InputMemory(),
     )
 
 

@@ -110,13 +110,17 @@ class InputAdmission:
                 outcomes = await self._submit(identified, received_ms, partition, chunk[0].offset)
             self._count(counts, chunk, identified, outcomes)
             self.quotas.charge(identified, outcomes.admissions)
+            if identified.events:
+                self._ingest.use.note_input(identified.events, outcomes.admissions)
+            if self._ingest.observed is not None:
+                self._ingest.observed.note(identified.events, outcomes, identified.quarantined)
 
     async def _identified(
         self, partition: int, records: Sequence[LogRecord], arrival: Arrival, *, is_listed: bool
     ) -> Identified:
         """Identify the records of one source, or those that name none of the list."""
         if not is_listed:
-            fragments = [
+            fragments: list[object] = [
                 Fragment(0, record.value, RejectionCode.SOURCE_NOT_LISTED)
                 for record in records
                 if record.value

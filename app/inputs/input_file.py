@@ -111,7 +111,8 @@ def inputs_of(settings: Settings) -> Sequence[InputSpec]:
     path = settings.gateway.inputs_file
     if path is None:
         return ()
-    own_topics = {topic.name for topic in settings.log.topics} | {routing_topic_of(settings.log.topic)}
+    own_topics = {topic.name for topic in (*settings.log.topics, settings.log.observed_topic)}
+    own_topics.add(routing_topic_of(settings.log.topic))
     return read_inputs_file(path, own_topics, has_kafka=settings.log.kind == "kafka")
 
 

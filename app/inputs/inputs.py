@@ -129,10 +129,11 @@ class Inputs:
     async def _run(self, each: Input) -> None:
         while True:
             log = self._open_log(each.spec)
+            errors: BaseException | None = None
             try:
                 await self._read(each, log)
             except* (InputStoppedError, ConfigurationError) as group:
-                errors: BaseException = group
+                errors = group
                 while isinstance(errors, BaseExceptionGroup):
                     errors = errors.exceptions[0]
                 each.stopped = str(errors)

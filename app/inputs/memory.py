@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
+SIZE_BYTES = 64 * 1024 * 1024
+
 FETCH_BYTES_MIN, FETCH_BYTES_MAX = 64 * 1024, 1024 * 1024
 """Of one response; a larger record batch comes whole."""
 
@@ -19,7 +21,7 @@ PARSED_FACTOR = 8
 class InputMemory:
     """The memory of all inputs."""
 
-    def __init__(self, size_bytes: int) -> None:
+    def __init__(self, size_bytes: int = SIZE_BYTES) -> None:
         """`size_bytes`: of both halves."""
         self._half_bytes = size_bytes // 2
         self._readers = 0

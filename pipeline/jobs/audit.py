@@ -153,7 +153,7 @@ def audit(
         read_ledger=partial(_ledger, source),
     )
     compared = comparison_of(request, input_name, inputs_file, input_from)
-    topic = compared and compared.input.topic
+    topic = None if compared is None else compared.input.topic
     start = partial(start_session, "audit", source, against, topic, remote=remote, conf=conf)
     log_progress = progress_logger("audit")
     result = run_audit(start, request, log_progress)

@@ -10,6 +10,7 @@ import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -31,7 +32,7 @@ Record = tuple[bytes | None, bytes | None]
 class Pair:
     """A gateway with one input, and the topics on both sides."""
 
-    def __init__(self, folder: Path, servers: str) -> None:
+    def __init__(self, folder: Path, servers: str, **settings: str) -> None:
         name = uuid.uuid4().hex[:12]
         self.servers, self.folder = servers, folder
         self.input, self.clean = f"raw-{name}", f"events-{name}"
@@ -44,6 +45,7 @@ class Pair:
                 "GATEWAY_TOPIC": self.clean,
                 "GATEWAY_PARTITIONS": str(PARTITIONS),
                 "GATEWAY_INPUTS_FILE": str(self.inputs_file),
+                **settings,
             },
         )
         self.tell()
@@ -414,3 +416,32 @@ async def test_stopped_input_reads_on_when_it_is_resumed(pair: Pair) -> None:
     assert (await told(pair, "seek", "raw", "--to", "earliest"))[0] == 0
     assert (await told(pair, "resume", "raw"))[0] == 0
     await pair.wait_for({"b", "c"})
+
+
+async def test_trial_has_every_event_of_both_doors_with_its_verdict(
+    tmp_path: Path, kafka_bootstrap: str
+) -> None:
+    pair = Pair(tmp_path, kafka_bootstrap, GATEWAY_OBSERVE="true")
+    await pair.create()
+    await pair.send(records_of([event("a"), event("a"), event("a", other=1), b"no event"]), 0)
+    pair.gateway.start()
+    try:
+        assert (await pair.post(event("b")))["Gateway-Accepted"] == "1"
+        async with asyncio.timeout(60):
+            while len(found := await headers_in(pair.servers, f"{pair.clean}.observed")) < 5:
+                await asyncio.sleep(0.1)
+        code, document = await asyncio.to_thread(sources_of, pair.gateway)
+    finally:
+        pair.gateway.stop()
+    verdicts = Counter((each["gw"], each.get("origin", b"").rpartition(b"/")[2]) for each in found)
+    places = {b"accepted": b"0", b"duplicate": b"1", b"conflict": b"2", b"rejected": b"3"}
+    assert verdicts == Counter([*places.items(), (b"accepted", b"")])
+    assert next(each["original"] for each in found if each["gw"] == b"conflict").count(b"/") == 1
+    assert code == 0
+    assert document["total"]["duplicate_libraries"] == {"same_request: input topic": 1}
+
+
+def sources_of(gateway: Gateway) -> tuple[int, dict[str, Any]]:
+    """Return what `gateway sources web` tells."""
+    done = cli(gateway, "sources", "web", "-o", "json", "--url", gateway.admin_url)
+    return done.returncode, json.loads(done.stdout.splitlines()[0])

@@ -22,7 +22,7 @@ from app.inputs.inputs import Clusters, Input, Inputs
 from app.inputs.memory import InputMemory
 from app.inputs.seeks import SeekRefusedError, SeekTo
 from dedupe.cluster.input_shares import InputShares, LoneShares
-from dedupe.model.types import LogRecord, Offset
+from dedupe.model.types import Headers, LogRecord, Offset
 from dedupe.router import Router
 from dedupe.storage.input_log import CommittedOffset
 from tests.sim.seeds import each_seed
@@ -271,9 +271,9 @@ class Running:
         await asyncio.gather(self.reading, return_exceptions=True)
         await self.world.crash()
 
-    async def restart(self, **fields: object) -> None:
+    async def restart(self) -> None:
         await self.crash()
-        await self.start(**fields)
+        await self.start()
 
     @property
     def input(self) -> Input:
@@ -465,7 +465,7 @@ async def test_header_names_a_source_of_the_list_alone() -> None:
     world = World()
     cluster = SimInputs(Random(1), 1, failing=0)
     for source in (None, b"app", b"shop", None):
-        headers = [] if source is None else [("from", source)]
+        headers: Headers = [] if source is None else [("from", source)]
         cluster.records[0].append(
             LogRecord(len(cluster.records[0]), world.clock.now_ms(), b"", event("same"), headers)
         )
