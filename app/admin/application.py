@@ -26,7 +26,7 @@ from app.admin.group import GroupCollector, add_group, group_of, places_of
 from app.admin.history import History, add_history
 from app.admin.host_check import check_hosts
 from app.admin.ingest_loop import IngestLoop
-from app.admin.inputs import InputCollector, add_input_controls, add_inputs
+from app.admin.inputs import InputCollector, add_input_controls, add_inputs, inputs_document
 from app.admin.lane_metrics import LaneCollector
 from app.admin.lookup import Lookup, add_lookup
 from app.admin.native_metrics import NativeCollector, native_document
@@ -104,6 +104,7 @@ class AdminContext:
             "wrong_settings": self.setting_watch.sentences,
             "group": group_of(group),
             **self.edge.document(),
+            "inputs": inputs_document(self.inputs),
             "observed": observed_document(self.observed),
             "native": native_document(self.native),
             "partitions": documents[: len(router.lanes)],

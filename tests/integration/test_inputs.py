@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import jsonschema
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from dedupe.model.types import Headers
+from tests.support.documents import ROOT
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli
 from tests.support.kafka import create_topic, delete_records, delete_topics
@@ -26,6 +28,7 @@ from tests.support.verdict import Committed, read_kafka
 pytestmark = pytest.mark.kafka
 
 PARTITIONS = 2
+SCHEMA = ROOT / "app" / "admin" / "stats.schema.json"
 Record = tuple[bytes | None, bytes | None]
 
 
@@ -364,6 +367,9 @@ async def test_conflicts_stop_an_input(pair: Pair) -> None:
     assert told.returncode == 1
     assert "are conflicts" in row["stopped"]
     assert row["conflicts"] > 50
+    stats = await asyncio.to_thread(pair.gateway.stats)
+    jsonschema.validate(stats, json.loads(SCHEMA.read_text()))
+    assert [each["stopped"] for each in stats["inputs"]] == [row["stopped"]]
     page = (await asyncio.to_thread(httpx.get, f"{pair.gateway.admin_url}/metrics")).text
     assert f'gateway_input_stopped{{input="{row["input"]}"}} 1.0' in page
 
