@@ -31,7 +31,7 @@ from dedupe.storage.kafka.fetched import NativeDecode, is_decoding_proved, nativ
 from dedupe.storage.kafka.inputs import KafkaInputs
 from dedupe.storage.kafka.older_gateways import old_notes
 from dedupe.storage.kafka.older_gateways import stop_older_gateways as stop_older
-from dedupe.storage.kafka.record_batch import NativeEncode, is_encoding_proved
+from dedupe.storage.kafka.record_batch import NativeEncode, for_events_it_knows, is_encoding_proved
 from dedupe.storage.kafka.rights import missing_rights
 from dedupe.storage.kafka.routing_topic import RoutingKey
 from dedupe.storage.kafka.setting_rules import Demands
@@ -359,7 +359,7 @@ def _native_batches(settings: Settings) -> tuple[NativeEncode, NativeDecode] | t
         raise ConfigurationError(
             "the native module writes or reads record batches differently: set GATEWAY_NATIVE=off"
         )
-    return encode, decode
+    return for_events_it_knows(encode), decode
 
 
 def _kafka_config(settings: LogSettings, **more: Any) -> KafkaConfig:

@@ -479,3 +479,39 @@ async def test_header_names_a_source_of_the_list_alone() -> None:
     sources = {dict(each.headers)["source"] for partition in world.committed() for each in partition}
     assert sources == {SOURCE.encode(), b"app"}
     await running.crash()
+
+
+class PartOf(LoneShares):
+    """The share of a worker whose group gives partitions to others."""
+
+    def __init__(self, *mine: int) -> None:
+        self.mine = set(mine)
+
+    def is_mine(self, _name: str, partition: int) -> bool:
+        return partition in self.mine
+
+
+async def test_partition_that_was_given_away_is_neither_read_nor_committed() -> None:
+    world = World()
+    cluster, _ = filled(world, Random(1), failing=0)
+    shares = PartOf(0, 1)
+    inputs = inputs_of(world, await world.start(), cluster, shares)
+    reading = asyncio.ensure_future(inputs.run())
+    ends = {number: len(records) for number, records in enumerate(cluster.records)}
+    async with asyncio.timeout(600):
+        while {number: at.offset for number, at in cluster.offsets.items()} != ends:
+            await asyncio.sleep(0.1)
+    shares.mine = {1}
+    await asyncio.sleep(3)  # what is under way
+    for partition in range(PARTITIONS):
+        cluster.append(partition, event(f"later-{partition}"), world.clock.now_ms())
+    async with asyncio.timeout(600):
+        while cluster.offsets[1].offset == ends[1]:
+            await asyncio.sleep(0.1)
+    await asyncio.sleep(30)
+    assert cluster.offsets[0].offset == ends[0]
+    assert "later-0" not in stored(world)
+    assert "later-1" in stored(world)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await world.crash()

@@ -54,7 +54,9 @@ def failed(error: str) -> Document:
 
 def with_inputs(stats: Document, stopped: str | None) -> Document:
     """Return statistics with two inputs, of which the second is stopped for a reason."""
-    counts = dict.fromkeys(("records", "empty", "accepted", "duplicates", "conflicts", "rejected"), 0)
+    counts: Document = dict.fromkeys(
+        ("records", "empty", "accepted", "duplicates", "conflicts", "rejected"), 0
+    )
     counts |= {"misdelivered": 0, "throttled_s": 0.0, "lag": None, "records_per_s": None}
     place = {
         "partition": 3,
