@@ -170,7 +170,8 @@ class Worker:
         self._running.cancel()
         self.thaw()
         await asyncio.wait([self._running])
-        assert self._running.cancelled(), self._running.exception()
+        if not self._running.cancelled():
+            raise AssertionError(f"{self.name} had ended by itself") from self._running.exception()
         self._running = None
         self.world.disk.crash(lost_updates=lost_updates)
 
