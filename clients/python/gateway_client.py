@@ -263,7 +263,7 @@ def _plain(value: object) -> object:
         case set() | frozenset():
             return sorted(value, key=str)
         case bytes() | bytearray() | memoryview():
-            return base64.b64encode(value).decode()
+            return base64.b64encode(bytes(value)).decode()  # a view may have gaps
         case Mapping():
             return dict(value)
     raise TypeError(f"{type(value).__name__} has no form in JSON")
@@ -342,11 +342,17 @@ class Answer(NamedTuple):
 
 
 class UndecidedError(DeliveryError):
-    """The answer decides nothing: what was sent may be stored or not."""
+    """
+    The answer decides nothing: what was sent may be stored or not.
+
+    Attributes:
+        is_halved: whether a smaller part of the batch goes at once.
+    """
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(str(answer))
         self.answer = answer
+        self.is_halved = False
 
     @property
     def is_about_this_body(self) -> bool:
@@ -1965,8 +1971,8 @@ class Delivery:
         Send a batch, and return the verdicts on its events.
 
         A body that is not taken goes again in halves, down to one event, which becomes a dead letter: at
-        once if the answer is about the body, and if it may be about all requests, only if the gateway
-        answers others meanwhile.
+        once if the gateway says that it is about the body, and if it may be about all requests, only if
+        the gateway answers others meanwhile.
         """
         try:
             answer = self._sender.post(batch.body(now_text()), batch.headers())
@@ -1981,8 +1987,11 @@ class Delivery:
                 self._batch_events = max(1, len(batch.events) // 2)
                 self._refused_alone += is_alone and err.may_be_about_this_body
             if is_alone and (err.is_about_this_body or self._refused_alone > REFUSED_ALONE_MAX):
+                if not err.answer.is_gateways:  # which may say so of every request
+                    self._ask()
                 self._refused_alone = 0
                 return [Verdict(Fate.REJECTED, EVENT_REFUSED, str(err))]
+            err.is_halved = err.is_about_this_body
             raise
         except (sqlite3.Error, httpx.ConnectError, httpx.ConnectTimeout):
             raise
@@ -2001,7 +2010,7 @@ class Delivery:
 
     def _pause_after(self, err: Exception) -> tuple[float, bool]:
         """Return a pause with full jitter, longer after each failure, and not shorter than asked for."""
-        if isinstance(err, UndecidedError) and err.is_about_this_body:
+        if isinstance(err, UndecidedError) and err.is_halved:
             return 0.0, False
         self._failures += 1
         is_key_refused = isinstance(err, UndecidedError) and err.is_about_the_key
