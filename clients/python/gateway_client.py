@@ -1986,12 +1986,11 @@ class Delivery:
             elif not err.answer.is_gateways or err.may_be_about_this_body:
                 self._batch_events = max(1, len(batch.events) // 2)
                 self._refused_alone += is_alone and err.may_be_about_this_body
-            if is_alone and (err.is_about_this_body or self._refused_alone > REFUSED_ALONE_MAX):
-                if not err.answer.is_gateways:  # which may say so of every request
-                    self._ask()
+            is_sure = err.is_about_this_body and err.answer.is_gateways  # others may say so of every request
+            if is_alone and (is_sure or self._refused_alone > REFUSED_ALONE_MAX):
                 self._refused_alone = 0
                 return [Verdict(Fate.REJECTED, EVENT_REFUSED, str(err))]
-            err.is_halved = err.is_about_this_body
+            err.is_halved = err.is_about_this_body and not is_alone
             raise
         except (sqlite3.Error, httpx.ConnectError, httpx.ConnectTimeout):
             raise
