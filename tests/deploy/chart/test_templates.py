@@ -11,7 +11,18 @@ import yaml
 
 from app.settings.model import Settings
 from app.settings.section import load, secret_file_variables
-from tests.deploy.chart.helm import CASES, CHART, PROFILES, HelmError, environment, helm, only, render, values
+from tests.deploy.chart.helm import (
+    CASES,
+    CHART,
+    PROFILES,
+    HelmError,
+    documents_of,
+    environment,
+    helm,
+    only,
+    render,
+    values,
+)
 from tests.deploy.chart.schemas import validate
 from tests.support.documents import blocks_of
 from tests.support.settings import VARIABLES
@@ -319,7 +330,7 @@ def test_others_scale_a_group() -> None:
 def test_openshift_chooses_users_and_is_asked_for_names_on_its_port() -> None:
     def seen(*words: str) -> tuple[set[str], set[int]]:
         text = helm("template", "events", CHART, *values("production"), *words)
-        found = [document for document in yaml.safe_load_all(text) if document]
+        found = documents_of(text)
         pod = only(found, "StatefulSet")["spec"]["template"]["spec"]
         egress = only(found, "NetworkPolicy")["spec"]["egress"]
         return set(pod["securityContext"]), {port["port"] for rule in egress for port in rule["ports"]}
@@ -348,10 +359,30 @@ def test_a_mirror_has_every_image_and_labels_are_everywhere() -> None:
     assert container["image"].startswith("a.example.com/gateway:")
 
 
+def test_one_label_of_two_values_is_there_once_and_selectors_stay() -> None:
+    theirs = {"team": "all", "app.kubernetes.io/component": "theirs", "app.kubernetes.io/instance": "theirs"}
+    own = {"team": "own", "app.kubernetes.io/name": "own"}
+    labels = {name: own for name in ("podLabels", "service__labels", "serviceMonitor__labels")}
+    labels |= {"prometheusRule__labels": own, "grafanaDashboard__labels": own, "persistence__labels": own}
+    found = render("monitoring-values", commonLabels=theirs, serviceMonitor__kind="ServiceMonitor", **labels)
+    template = only(found, "StatefulSet")["spec"]["template"]["metadata"]["labels"]
+    assert only(found, "StatefulSet")["spec"]["selector"]["matchLabels"].items() <= template.items()
+    assert template["team"] == "own"
+    for kind in ("ServiceMonitor", "PrometheusRule", "ConfigMap"):
+        assert only(found, kind)["metadata"]["labels"]["team"] == "own"
+    monitored = only(found, "ServiceMonitor")["spec"]["selector"]["matchLabels"]
+    services = {each["metadata"]["name"]: each for each in found if each["kind"] == "Service"}
+    chosen = [
+        name for name, each in services.items() if monitored.items() <= each["metadata"]["labels"].items()
+    ]
+    assert chosen == ["events-gateway-admin"]
+    assert services["events-gateway"]["metadata"]["labels"]["team"] == "own"
+
+
 def test_pods_wait_before_they_stop_on_older_clusters_too() -> None:
     def waits(version: str) -> Any:
         text = helm("template", "events", CHART, *values("production"), "--kube-version", version)
-        found = [document for document in yaml.safe_load_all(text) if document]
+        found = documents_of(text)
         (container,) = only(found, "StatefulSet")["spec"]["template"]["spec"]["containers"]
         return container["lifecycle"]["preStop"]
 
@@ -492,6 +523,7 @@ def test_notes_show_a_first_curl_and_what_is_unsafe() -> None:
     words = values("development", persistence__enabled=False)
     told = helm("install", "events", CHART, "--dry-run=client", *words).partition("NOTES:")[2]
     assert "curl -i http://127.0.0.1:8080/v1/events" in told
+    assert "open http://127.0.0.1:9090/console/" in told
     assert "WARNING: persistence is off: all events are lost with the pod." in told
     assert "WARNING: mode is development" in told
     assert "WARNING" not in helm("install", "events", CHART, "--dry-run=client", *values("production"))
