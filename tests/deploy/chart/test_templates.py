@@ -3,6 +3,7 @@ Claim: whatever sensible values say, the chart's manifests are valid, the pod ru
 profile, and its settings are the gateway's; what contradicts itself fails with one sentence.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.deploy.chart.helm import (
     values,
 )
 from tests.deploy.chart.schemas import validate
+from tests.support.chart import OPEN
 from tests.support.documents import blocks_of
 from tests.support.settings import VARIABLES
 
@@ -517,6 +519,59 @@ def test_lint_finds_nothing(profile: str) -> None:
 def test_every_profile_is_tried() -> None:
     tried = {profile for profiles, _ in MATRIX.values() for profile in profiles}
     assert {path.stem for folder in (PROFILES, CASES) for path in folder.glob("*.yaml")} == tried
+
+
+def leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of a case's values; what Kubernetes or the user names is a part of its value."""
+    if isinstance(value, dict) and ".".join(path) not in OPEN - {"global"}:
+        for name, item in value.items():
+            yield from leaves(item, (*path, name))
+    else:
+        yield path
+
+
+def without(document: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """Return a copy that lacks a value."""
+    name, *rest = path
+    if not rest:
+        return {key: item for key, item in document.items() if key != name}
+    return document | {name: without(document[name], tuple(rest))}
+
+
+@pytest.mark.parametrize("case", sorted(path.stem for path in CASES.glob("*.yaml")))
+def test_each_value_of_a_case_changes_what_is_rendered(case: str, tmp_path: Path) -> None:
+    document = yaml.safe_load((CASES / f"{case}.yaml").read_text(encoding="utf-8"))
+
+    def rendered(path: tuple[str, ...] | None = None) -> str:
+        file = tmp_path / "values.yaml"
+        file.write_text(yaml.safe_dump(without(document, path) if path else document), encoding="utf-8")
+        try:
+            return helm("template", "events", CHART, "--namespace", "ingest", "--values", file)
+        except HelmError as err:
+            return str(err)
+
+    whole = rendered()
+    assert "kind: StatefulSet" in whole
+    unused = [".".join(path) for path in leaves(document) if path != ("mode",) and rendered(path) == whole]
+    assert unused == []
+
+
+def test_cases_use_what_strangers_asked_for() -> None:
+    used = {
+        ".".join(path)
+        for file in CASES.glob("*.yaml")
+        for path in leaves(yaml.safe_load(file.read_text(encoding="utf-8")))
+    }
+    asked = """command args envFrom initContainers extraContainers extraObjects commonLabels commonAnnotations
+        statefulSetAnnotations global.imageRegistry global.imagePullSecrets service.labels
+        service.loadBalancerClass service.loadBalancerSourceRanges service.externalTrafficPolicy
+        persistence.labels persistence.retention.whenDeleted zone serviceMonitor.namespace serviceMonitor.kind
+        serviceMonitor.relabelings serviceMonitor.metricRelabelings autoscaling.behavior autoscaling.external
+        platform topologySpreadConstraints resources networkPolicy.probesFrom secrets.files.identitySecret
+        secrets.files.adminToken secrets.files.adminReadToken secrets.files.writeKeys
+        kafka.sasl.passwordFile prometheusRule.severities.page prometheusRule.overrides
+        prometheusRule.runbookBaseUrl"""
+    assert set(asked.split()) - used == set()
 
 
 def test_notes_show_a_first_curl_and_what_is_unsafe() -> None:
