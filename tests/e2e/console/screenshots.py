@@ -69,7 +69,9 @@ def _take(browser: Browser, gateway: Gateway, picture: "Picture") -> None:
     page.goto(f"{gateway.admin_url}/console/{picture.view}")
     page.wait_for_timeout(LIVE_S * 1000)
     if picture.opened:
-        page.locator("#events-rows tr", has_text=picture.opened).first.get_by_role("button").click()
+        page.locator("#events-filter [name=event]").fill(picture.opened)
+        row = page.locator("#events-rows tr", has_text=picture.opened).first
+        row.get_by_role("button").click()
         page.locator("#events-rows pre").wait_for()
         page.locator("#tab-events").evaluate("tab => tab.scrollIntoView()")
     _keep(picture.name, page.screenshot(full_page=picture.is_whole))
@@ -166,13 +168,13 @@ class Picture:
     view: str = ""
     """`#` and the tab."""
     opened: str = ""
-    """The verdict of an event whose row is open."""
+    """The name of the events that are shown, the newest of them opened."""
 
 
 PICTURES = (
     Picture("console-light", _day, "light", is_whole=True),
     Picture("console-dark", _day, "dark", is_whole=True),
-    Picture("console-events", _at_work, "light", view="#events", opened="conflict"),
+    Picture("console-events", _at_work, "light", view="#events", opened="Order Changed"),
     Picture("console-restoring", _restoring, "light", view="#partitions"),
     Picture("console-log-down", _log_down, "dark", down_steps=24),
     Picture("console-phone", _many, "light", width=390, height=1900, view="#partitions"),
