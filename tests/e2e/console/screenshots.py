@@ -70,6 +70,8 @@ def _take(browser: Browser, gateway: Gateway, picture: "Picture") -> None:
     page.wait_for_timeout(LIVE_S * 1000)
     if picture.opened:
         page.locator("#events-filter [name=event]").fill(picture.opened)
+        others = page.locator("#events-rows tr", has_not_text=picture.opened)
+        others.first.wait_for(state="detached")
         row = page.locator("#events-rows tr", has_text=picture.opened).first
         row.get_by_role("button").click()
         page.locator("#events-rows pre").wait_for()
