@@ -152,7 +152,8 @@ def audit(
         since_last=since_last,
         read_ledger=partial(_ledger, source),
     )
-    compared = comparison_of(request, input_name, inputs_file, input_from)
+    is_whole = since_last is None and request.selection.is_everything
+    compared = comparison_of(source, input_name, inputs_file, input_from, is_whole=is_whole)
     topic = None if compared is None else compared.input.topic
     start = partial(start_session, "audit", source, against, topic, remote=remote, conf=conf)
     log_progress = progress_logger("audit")
