@@ -20,6 +20,7 @@ NAMELESS = "(unknown)"
 
 TITLES = {
     "duplicate_causes": "duplicates by cause",
+    "duplicate_libraries": "duplicates by cause and library",
     "rejected_reasons": "rejected and conflicting, by reason",
     "refused_codes": "refused requests, by code",
     "refused_quotas": "of these over a quota, by limit",

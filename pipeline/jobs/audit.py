@@ -9,6 +9,7 @@ import typer
 from pyspark.sql import SparkSession
 
 from pipeline.audit.deep import identity_secret
+from pipeline.audit.inputs import comparison_of, with_input
 from pipeline.audit.prepared import AuditRequest, Engine
 from pipeline.audit.reconciliation import load_stats
 from pipeline.audit.report import check_folder, print_text, write_report
@@ -20,7 +21,7 @@ from pipeline.runtime.session import start_session
 from pipeline.sinks.lake import local_ledger, published_ledger
 from pipeline.sinks.ledger import Ledger
 from pipeline.sources.local import LocalRecords
-from pipeline.sources.records import LakeSource, Selection, Source, parse_source
+from pipeline.sources.records import LakeSource, Offsets, Selection, Source, parse_source
 
 StatsOption = Annotated[
     str | None,
@@ -80,6 +81,33 @@ EngineOption = Annotated[
         "up to 5 million records, and Spark for others and to name what is wrong",
     ),
 ]
+InputOption = Annotated[
+    str | None,
+    typer.Option(
+        "--input",
+        metavar="NAME",
+        help="an input of the gateway: also prove that each event it has read of that topic is stored",
+    ),
+]
+InputsFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--inputs-file",
+        metavar="FILE",
+        envvar="GATEWAY_INPUTS_FILE",
+        show_envvar=True,
+        help="the gateway's file of inputs",
+    ),
+]
+InputFromOption = Annotated[
+    Offsets | None,
+    typer.Option(
+        "--input-from",
+        parser=options.parsed(options.offsets),
+        metavar="OFFSETS",
+        help="where the gateway began to read, e.g. 0:100,1:250; default: the first offsets",
+    ),
+]
 SinceLastOption = Annotated[
     str | None,
     typer.Option(
@@ -108,6 +136,9 @@ def audit(
     retention: RetentionOption = None,
     since_last: SinceLastOption = None,
     engine: EngineOption = Engine.AUTO,
+    input_name: InputOption = None,
+    inputs_file: InputsFileOption = None,
+    input_from: InputFromOption = None,
     remote: options.RemoteOption = None,
     conf: options.ConfOption = None,
 ) -> None:
@@ -135,8 +166,13 @@ def audit(
         read_local_ledger=_local_ledger,
         engine=engine,
     )
-    start = partial(start_session, "audit", source, against, remote=remote, conf=conf)
-    result = run_audit(start, request, progress_logger("audit"))
+    compared = comparison_of(request, input_name, inputs_file, input_from)
+    topic = None if compared is None else compared.input.topic
+    start = partial(start_session, "audit", source, against, topic, remote=remote, conf=conf)
+    log_progress = progress_logger("audit")
+    result = run_audit(start, request, log_progress)
+    if compared is not None:
+        result = with_input(start(), result, compared, log_progress)
     print_text(result)
     if report is not None:
         write_report(result, report)
