@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 
 from pipeline.audit.checks import LOST, LOST_OR_EXPIRED, NOT_READ, affected
 from pipeline.audit.evaluation import collect_findings
-from pipeline.audit.prepared import AuditRequest
 from pipeline.audit.rules import QUARANTINE_SUFFIX
 from pipeline.audit.verdict import AffectedRecord, AuditResult, Finding
 from pipeline.errors import UsageError
