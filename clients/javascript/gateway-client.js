@@ -912,7 +912,7 @@ function tell(callback, ...told) {
 // ---- what an answer says
 
 const RETRY_AFTER_MAX_S = 300;
-const ABOUT_THE_BODY = /^(413|400 (invalid_json|body_[tn]o|unsupported_enc|too_many_events|request_too|batch_missing))/; // body_too_..., body_not_...
+const ABOUT_THE_BODY = /^(413|400 (invalid_json|body_too|too_many_events|request_too|batch_missing))/;
 
 /**
  * Return the document of the gateway's 200. Only what has the gateway's request id is its word: proxies and

@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 
 from pipeline.audit.checks import LOST, LOST_OR_EXPIRED, NOT_READ, affected
 from pipeline.audit.evaluation import collect_findings
-from pipeline.audit.prepared import AuditRequest
 from pipeline.audit.rules import QUARANTINE_SUFFIX
 from pipeline.audit.verdict import AffectedRecord, AuditResult, Finding
 from pipeline.errors import UsageError
@@ -60,26 +59,26 @@ class Comparison:
 
 
 def comparison_of(
-    request: AuditRequest, name: str | None, file: Path | None, first: Offsets | None
+    clean: Source, name: str | None, file: Path | None, first: Offsets | None, *, is_whole: bool
 ) -> Comparison | None:
     """
     Return what an audit is to compare, None if no input is named.
 
     Args:
-        request: of the audit of the clean topic.
+        clean: the source of the audit.
         name: of the input.
         file: the gateway's file of inputs.
         first: where the gateway began to read.
+        is_whole: whether the audit is of all records of its source.
 
     Raises:
         UsageError: the file has no such input, or the audit is not of a whole clean topic.
     """
     if name is None:
         return None
-    clean = request.source
     if not isinstance(clean, KafkaSource | LogSource) or clean.topic.endswith(QUARANTINE_SUFFIX):
         raise UsageError(f"--input is compared with a clean topic, kafka:// or log://, and {clean} is none")
-    if request.since_last is not None or not request.selection.is_everything:
+    if not is_whole:
         raise UsageError("--input is compared with a whole topic: leave out times, offsets and --since-last")
     if file is None:
         raise UsageError("--input needs --inputs-file, or GATEWAY_INPUTS_FILE")

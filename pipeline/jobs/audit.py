@@ -166,7 +166,8 @@ def audit(
         read_local_ledger=_local_ledger,
         engine=engine,
     )
-    compared = comparison_of(request, input_name, inputs_file, input_from)
+    is_whole = since_last is None and request.selection.is_everything
+    compared = comparison_of(source, input_name, inputs_file, input_from, is_whole=is_whole)
     topic = None if compared is None else compared.input.topic
     start = partial(start_session, "audit", source, against, topic, remote=remote, conf=conf)
     log_progress = progress_logger("audit")

@@ -23,7 +23,7 @@ from tests.support.documents import ROOT
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli
 from tests.support.kafka import create_topic, delete_records, delete_topics
-from tests.support.verdict import Committed, read_kafka
+from tests.support.verdict import Committed, read_kafka, read_sqlite
 
 pytestmark = pytest.mark.kafka
 
@@ -174,6 +174,34 @@ async def test_each_event_is_stored_once_through_kills(pair: Pair) -> None:
     found = await pair.wait_for(set(ids))
     assert Counter(each.message_id for each in found) == Counter(ids)
     assert await pair.quarantined() == []
+
+
+async def test_embedded_log_stores_each_event_once_through_a_kill(
+    tmp_path: Path, kafka_bootstrap: str
+) -> None:
+    pair = Pair(tmp_path, kafka_bootstrap, GATEWAY_LOG="sqlite")
+    pair.tell(cluster={"bootstrap_servers": kafka_bootstrap})
+    await pair.create()
+    ids = [f"m-{number}" for number in range(3_000)]
+    await pair.send(records_of([event(each) for each in [*ids, *ids[:300]]]))
+
+    def stored() -> list[str]:
+        return [each.message_id for each in read_sqlite(pair.gateway.data, pair.clean)]
+
+    try:
+        pair.gateway.start()
+        async with asyncio.timeout(60):
+            while not stored():
+                await asyncio.sleep(0.02)
+        pair.gateway.kill()
+        pair.gateway.start()
+        async with asyncio.timeout(60):
+            while len(stored()) < len(ids) or await pair.committed() != {0: 1_650, 1: 1_650}:
+                await asyncio.sleep(0.2)
+        assert Counter(stored()) == Counter(ids)
+        assert (await told(pair, "pause", "raw"))[0] == 0
+    finally:
+        pair.gateway.stop()
 
 
 async def test_topic_that_is_read_again_stores_nothing_twice(pair: Pair) -> None:

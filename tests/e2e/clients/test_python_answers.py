@@ -93,8 +93,8 @@ class ScriptedServer:
     def _serve(self, connection: socket.socket) -> None:
         with connection:
             try:
-                head, body = _request_of(connection)
-                document = json.loads(gzip.decompress(body) if b"gzip" in head.lower() else body)
+                _head, body = _request_of(connection)
+                document = json.loads(gzip.decompress(body) if body[:1] == b"\x1f" else body)
                 self.bodies.append(document)
                 scripted = self.script.pop(0) if self.script else self.always(document["batch"])
                 (scripted or by_gateway(200, self._stored(document)))(connection, body)

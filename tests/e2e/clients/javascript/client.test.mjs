@@ -114,6 +114,8 @@ const WAITING = {
   "the gateway's 401": word(401, { code: "invalid_write_key" }),
   "the gateway's 403": word(403, { code: "scope_missing" }),
   "the gateway's other 400": word(400, { code: "session_fields_invalid" }),
+  "the gateway's word on an encoding": word(400, { code: "unsupported_encoding" }),
+  "the gateway's word on a compressed body": word(400, { code: "body_not_decompressable" }),
   "a code nobody knows": word(409, { code: "new_in_2030" }),
   "cut": (_, response) => {
     response.writeHead(200, { "Content-Length": 1000, "Gateway-Request-Id": "r" });
