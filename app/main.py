@@ -73,7 +73,6 @@ from app.stores import (
     open_input,
     open_log,
     own_topic_ids,
-    use_snapshots,
 )
 from app.telemetry.traces import Traces, tracing
 from dedupe.cluster.input_shares import LoneShares
@@ -140,9 +139,6 @@ async def serve(
         for warning in settings.warnings():
             logger.warning(warning)
         clock = SystemClock()
-        indexes = create_indexes(settings)
-        use_snapshots(indexes, settings, clock, crashpoint or no_crashpoint)
-        stack.callback(indexes.close)
         if settings.gateway.write_keys_file is not None:  # now, since the log may be long in coming
             check_key_file(settings.gateway.write_keys_file)
         input_specs = inputs_of(settings)
@@ -154,6 +150,9 @@ async def serve(
         if opened is None:
             return
         stack.push_async_callback(opened.store.close)
+        settings = settings.with_partitions(opened.division.layout.partitions)
+        indexes = create_indexes(settings, opened.division.layout, clock, crashpoint or no_crashpoint)
+        stack.callback(indexes.close)
         # Here, since the grace of removed keys ends by the clock, which is checked now.
         ingress = build_ingress_limits(settings, clock, index_files=indexes.open_files_max)
         traces = stack.enter_context(_tracing_of(settings))
@@ -165,6 +164,7 @@ async def serve(
             indexes,
             identity=identity,
             clock=clock,
+            division=opened.division,
             alarms=Alarms(partial(follow_wall_clock, clock), setting_watch.doubt),
             crashpoint=crashpoint,
         )

@@ -18,6 +18,7 @@ reader disconnects.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated, Any
 
 import orjson
@@ -32,6 +33,7 @@ from dedupe.model.errors import GatewayError
 from dedupe.partition.lane import Lane
 from dedupe.partition.verifier import Difference, Verifier
 from dedupe.router import Router
+from dedupe.storage.inheriting_log import inheriting
 from dedupe.storage.log import LogStore
 
 RATE_MIN, RATE_DEFAULT, RATE_MAX = 100, 10_000, 200_000
@@ -52,7 +54,8 @@ class Verification:
 
     def __init__(self, lane: Lane, store: LogStore, clock: Clock, rate: int) -> None:
         """Begin. Raises LaneNotActiveError."""
-        self._log = store.partition_log(lane.topic, lane.partition)
+        log_of = partial(store.partition_log, lane.topic)
+        self._log = inheriting(log_of(lane.partition), lane.lineage, log_of)
         self._verifier: Verifier = lane.verifier(self._log)
         self._clock = clock
         self._rate = rate

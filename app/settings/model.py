@@ -178,6 +178,10 @@ class Settings(Section, alias_generator=None):
     group: GroupSettings
     advanced: AdvancedSettings
 
+    def with_partitions(self, partitions: int) -> "Settings":
+        """Return the settings of a clean topic that has so many partitions now."""
+        return self.model_copy(update={"log": self.log.model_copy(update={"partitions": partitions})})
+
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence for each rule that the settings break."""
         yield from self.log.contradictions()

@@ -74,6 +74,7 @@ class Verifier:
         self._reader = RecordReader(partition, partition_log, context, LaneMetrics())
         self._clock = context.clock
         self._index = index
+        self._lineage = context.lineage_of(partition)
         self._next_seq: int | None = None
         self._last_seq = index.index.state.next_lane_seq - 1
         end = index.index.state.applied_offset
@@ -140,6 +141,9 @@ class Verifier:
     def _gaps(self, records: Sequence[CheckedRecord]) -> list[Difference]:
         gaps = []
         for record in records:
+            if self._lineage is not None and record.offset < self._lineage.own_start:
+                self._next_seq = self._lineage.parent.lane_seq  # ancestors have records of other slots
+                continue
             identity, expected = record.identity, self._next_seq
             if expected is not None and identity.lane_seq != expected:
                 gaps.append(Difference(GAP, record.offset, b"", identity.source, identity.message_id, None))

@@ -74,13 +74,14 @@ class KafkaStore:
         await check_fencing(self.config, self.cluster, topic, now_ms=now_ms)
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
-        return await self._routing_topic.notes(name, topic)
+        return await self.routing_topic.notes(name, topic)
 
     async def note(self, name: str, topic: str, partition: int, text: str, *, once: bool = False) -> None:
-        await self._routing_topic.note(Note(name, topic, partition, text, once))
+        await self.routing_topic.note(Note(name, topic, partition, text, once))
 
     @property
-    def _routing_topic(self) -> RoutingTopic:
+    def routing_topic(self) -> RoutingTopic:
+        """The notes and plans of the topic. Raises ConfigurationError: opened without `routing`."""
         if self._routing is None:
             raise ConfigurationError("the notes of this log are proved by the identity of its gateways")
         return self._routing

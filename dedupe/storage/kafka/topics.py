@@ -162,10 +162,10 @@ async def _wrong_count(store: KafkaStore, spec: TopicSpec, partitions: int) -> P
 
 
 async def _is_pinned(store: KafkaStore, spec: TopicSpec) -> bool:
-    """Whether the topic's pin has the number of partitions of the settings."""
+    """Whether the topic was begun with so many partitions, or fewer."""
     try:
         text = (await store.notes(PIN, spec.name)).get(0)
-        return text is not None and Pin.decode(text).partitions == spec.partitions
+        return text is not None and Pin.decode(text).partitions <= spec.partitions
     except (ConfigurationError, IdentityMismatchError):  # the pin cannot be read
         return False
 
