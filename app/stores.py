@@ -41,6 +41,7 @@ from dedupe.storage.kafka.setting_rules import Demands
 from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.kafka.topics import (
     TopicSpec,
+    add_partitions,
     create_topics,
     inspect_topics,
     prepare_topics,
@@ -226,13 +227,7 @@ async def stop_older_gateways(store: LogStore, settings: Settings) -> None:
 
 
 async def check_old_pins(store: LogStore, settings: Settings) -> None:
-    """
-    Compare these settings with the pins of gateways of before the routing topic.
-
-    Raises:
-        IdentityMismatchError: final.
-        RetriableError, ConfigurationError: see old_notes_of.
-    """
+    """Compare these settings with the pins of gateways of before the routing topic; raises as adopt does."""
     identity = Identity(settings.gateway.identity_key)
     for topic in settings.log.topics:
         for text in (await old_notes_of(store, PIN, topic.name)).values():
@@ -268,13 +263,7 @@ async def open_for_reading(
 
 @asynccontextmanager
 async def open_for_notes(settings: Settings) -> AsyncIterator[LogStore]:
-    """
-    Open the log for notes, also while a gateway writes to it.
-
-    Raises:
-        ConfigurationError: there is none yet, it is of a newer format, or not a log.
-        RetriableError: no broker answers.
-    """
+    """Open the log for notes, also while a gateway writes to it. Raises as open_for_reading does."""
     log, identity = settings.log, Identity(settings.gateway.identity_key)
     if log.kind == "sqlite" and not sqlite_path(log.data_dir).exists():
         raise ConfigurationError(f"there is no log in {log.data_dir}")
@@ -354,6 +343,13 @@ def open_input(settings: Settings, spec: InputSpec) -> InputLog:
         client_id=client_id,
     )
     return KafkaInputs(config)
+
+
+def adding_partitions(store: LogStore) -> Callable[[str, int], Awaitable[bool]]:
+    """Return what gives a topic more partitions. Raises ConfigurationError: the log is not on Kafka."""
+    if not isinstance(store, KafkaStore):
+        raise ConfigurationError("only a topic on Kafka can be divided: the embedded log stays as it began")
+    return partial(add_partitions, store)
 
 
 async def own_topic_ids(store: LogStore, settings: Settings) -> set[str]:

@@ -70,7 +70,7 @@ class ReshardWorld(World):
     async def divide(
         self, partitions: int, *, keeps: bool = False, crashpoint: Callable[[str], None] = no_crashpoint
     ) -> None:
-        """Have the topic divided into so many partitions, or have an open plan end; tries until it is done."""
+        """Have the topic divided into so many partitions, or an open plan end; tries until it is done."""
         plan = self.plan(partitions)
         crashpoint("planned")
         store = self.log.another(crashpoint=crashpoint)

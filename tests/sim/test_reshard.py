@@ -62,6 +62,7 @@ async def test_ids_of_before_are_duplicates_at_the_same_place_after_two_division
         assert {name: world.told[name] for name in before} == before
         judge(world)
 
+    assert world.router is not None
     assert {place.partition for place in world.told.values()} == set(range(12))
     assert any(lane.lineage and len(lane.lineage.ancestors) == 2 for lane in world.router.lanes)
     assert sum(lane.metrics.sequence_gaps for lane in world.router.lanes) == 0
@@ -74,12 +75,15 @@ async def test_process_of_before_is_fenced_and_ends() -> None:
     await world.divide(4)
 
     layout, world.layout = world.layout, type(world.layout)(CLEAN.partitions)  # clients reach the old one
+
+    async def send_until_it_ends() -> None:
+        for number in range(50, 200):
+            with suppress(RetriableError):
+                await world.send([world.event(str(number))])
+            await world.wait_until_active()
+
     with pytest.raises(IdentityMismatchError, match="divided anew"):
-        async with asyncio.timeout(60):
-            for number in range(50, 200):
-                with suppress(RetriableError):
-                    await world.send([world.event(str(number))])
-                await world.wait_until_active()
+        await asyncio.wait_for(send_until_it_ends(), 60)
     world.layout = layout
     await world.restart()
     await deliver(world, range(200))

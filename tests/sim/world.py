@@ -28,8 +28,8 @@ from dedupe.model.errors import (
     RetriableError,
 )
 from dedupe.model.identity import Identity, fingerprint_of
-from dedupe.model.quarantine import Quarantine
 from dedupe.model.inherited import place_of
+from dedupe.model.quarantine import Quarantine
 from dedupe.model.record import HEADER_GATEWAY, parse_identity
 from dedupe.model.types import Event, Fingerprint, LogRecord, NewRecord, Offset, Topic
 from dedupe.partition.context import LaneContext, LaneTimes
