@@ -59,6 +59,7 @@ from app.process.life import (
     Server,
     ThreadServer,
     bind,
+    first_of,
     stop_signals,
     supervise,
     url_of,
@@ -87,7 +88,6 @@ from dedupe.storage.snapshots.store import SnapshotStore
 
 BackgroundTask: TypeAlias = Coroutine[Any, Any, None]
 """Runs until cancelled."""
-
 
 logger = structlog.get_logger(__name__)
 
@@ -366,7 +366,7 @@ async def _supervise(
         known, unforeseen = group.split(GatewayError)
         if known is None or unforeseen is not None:
             raise
-        raise known.exceptions[0] from None
+        raise first_of(known) from None
 
 
 def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[BackgroundTask]:

@@ -180,12 +180,13 @@ async def _try_to_open(
             await check_clock(store, settings, clock, newest_ms=newest_ms, accepted_day=accepted_day)
             await begin_log(store, settings.log.topics, identity)
         else:
-            division = Division(await layout_of(store, settings), await store.routing_topic.seal())
+            division = Division(await layout_of(store, settings))
             needs = _needs(store, settings.with_partitions(division.layout.partitions))
             inspection = await prepare_topics(store, *needs, is_development=settings.gateway.is_development)
             inspect = partial(inspect_topics, store, *needs)
             await begin_log(store, settings.log.topics, identity)
             await stop_older_gateways(store, settings)
+            division = division._replace(seal=await store.routing_topic.seal())  # of topics that exist
             await store.check_fencing(settings.log.quarantine_topic, now_ms=clock.now_ms())
         earlier_ignore = await adopt_fingerprint_rule(
             store,

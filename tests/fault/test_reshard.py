@@ -20,6 +20,7 @@ from tests.support.verdict import read_kafka
 
 EVENTS = 60
 SESSIONS = 12
+SESSION = "2dlpu8idjvw2es2uvixfliqYNu0"
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def answers(gateway: Gateway, events: list[dict[str, Any]], first: int) -> list[
         posted(
             gateway,
             [{"messageId": f"{client}-{first}", "type": "track", "event": "Counted", "sequence": first}],
-            **{"Gateway-Client": f"client-{client}", "Gateway-Session": "s"},
+            **{"Gateway-Client": f"client-{client}", "Gateway-Session": SESSION},
         )
         for client in range(SESSIONS)
     ]
