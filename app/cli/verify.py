@@ -12,6 +12,7 @@ from app.cli.options import DEFAULT_URL, Output, Token, Url, print_rows
 from app.cli.progress import progress
 from dedupe.model.errors import RetriableError
 
+PROGRESS_STEPS = 1_000
 SILENCE_S = 60.0
 """A gateway reports progress once a second; one that is silent for longer has ended."""
 
@@ -37,9 +38,9 @@ def verify(
     Compare indexes of a running gateway with the log; print each difference, then a line for each partition.
 
     The gateway reads every record of the window, one partition after another, while it serves. Nothing is
-    changed. A difference has kind, offset, key, source, message_id and index_offset. Exit code 1: there are
-    differences, or a partition could not be verified in time. stderr shows the progress, on a terminal as a
-    bar, else as a line every 10 s. `gateway index rebuild` repairs an index.
+    changed. A difference has kind, partition, offset, key, source, message_id and index_offset. Exit code 1:
+    there are differences, or a partition could not be verified in time. stderr shows the progress, on a
+    terminal as a bar, else as a line every 10 s. `gateway index rebuild` repairs an index.
 
     Example: `gateway verify`, or `gateway verify 3 --rate 50000`
     """
@@ -88,9 +89,9 @@ def _verified(
         if kind == "begin":
             begin = line
         elif kind == "difference":
-            print_rows([{"partition": begin["partition"], **line}], output)
+            print_rows([line], output)
         elif kind == "progress":
-            advance(line["offset"] - begin["start_offset"], begin["end_offset"] - begin["start_offset"])
+            advance(round(line["ratio"] * PROGRESS_STEPS), PROGRESS_STEPS)
         elif kind == "end":
             names = ("verified", "records", "differences", "seconds")
             return {

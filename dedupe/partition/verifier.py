@@ -12,6 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dedupe.decide.layout import Lineage, distance
 from dedupe.decide.recovery import CheckedRecord
 from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.model.types import Entry, EventKey, Offset
@@ -57,11 +58,13 @@ class Verified:
     offset: Offset  # all records below it are compared
     records: int = 0
     differences: int = 0
+    lineage: Lineage | None = None
 
     @property
     def ratio(self) -> float:
         """The part of the offsets that is compared, 0 to 1."""
-        return (self.offset - self.start) / (self.end - self.start) if self.end > self.start else 1.0
+        size = distance(self.lineage, self.start, self.end)
+        return distance(self.lineage, self.start, self.offset) / size if size > 0 else 1.0
 
 
 class Verifier:
@@ -79,7 +82,7 @@ class Verifier:
         self._last_seq = index.index.state.next_lane_seq - 1
         end = index.index.state.applied_offset
         start = min(index.known_from, end)
-        self.verified = Verified(start, end, start)
+        self.verified = Verified(start, end, start, lineage=self._lineage)
 
     async def run(self, *, records_per_s: float) -> AsyncGenerator[list[Difference], None]:
         """
