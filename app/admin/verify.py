@@ -4,7 +4,8 @@ The comparison of a partition's index with its log, as a stream of lines.
 `GET /admin/v1/verify/{partition}?rate=10000`, with `&quarantine=true` of the quarantine topic, answers with
 lines of JSON (`application/x-ndjson`), each an object with a `type`:
 
-    begin       topic, partition, start_offset, end_offset (exclusive), rate
+    begin       topic, partition, start_offset, end_offset (exclusive), rate; a partition that was divided off
+                counts offsets from 0 on, those of its ancestors first
     difference  kind, partition, offset, key, source, message_id, index_offset; the first 100 of them
     progress    offset, records, differences, ratio, seconds, remaining_seconds; one a second
     end         verified (true: no difference), records, differences, seconds
@@ -71,8 +72,8 @@ class Verification:
                 "type": "begin",
                 "topic": lane.topic,
                 "partition": lane.partition,
-                "start_offset": offset_in_log(verified.start),
-                "end_offset": offset_in_log(verified.end),
+                "start_offset": verified.position_of(verified.start),
+                "end_offset": verified.position_of(verified.end),
                 "rate": rate,
             }
         )
@@ -139,7 +140,7 @@ class Verification:
         ratio = verified.ratio
         return {
             "type": "progress",
-            "offset": offset_in_log(verified.offset),
+            "offset": verified.position_of(verified.offset),
             "records": verified.records,
             "differences": verified.differences,
             "ratio": round(ratio, 4),

@@ -12,7 +12,6 @@ from app.cli.options import DEFAULT_URL, Output, Token, Url, print_rows
 from app.cli.progress import progress
 from dedupe.model.errors import RetriableError
 
-PROGRESS_STEPS = 1_000
 SILENCE_S = 60.0
 """A gateway reports progress once a second; one that is silent for longer has ended."""
 
@@ -89,9 +88,9 @@ def _verified(
         if kind == "begin":
             begin = line
         elif kind == "difference":
-            print_rows([line], output)
+            print_rows([{"partition": begin["partition"], **line}], output)
         elif kind == "progress":
-            advance(round(line["ratio"] * PROGRESS_STEPS), PROGRESS_STEPS)
+            advance(line["offset"] - begin["start_offset"], begin["end_offset"] - begin["start_offset"])
         elif kind == "end":
             names = ("verified", "records", "differences", "seconds")
             return {

@@ -60,6 +60,10 @@ class Verified:
     differences: int = 0
     lineage: Lineage | None = None
 
+    def position_of(self, offset: Offset) -> int:
+        """Return an offset, or how many offsets of all its logs a lane with ancestors has before it."""
+        return offset if self.lineage is None else distance(self.lineage, self.start, offset)
+
     @property
     def ratio(self) -> float:
         """The part of the offsets that is compared, 0 to 1."""

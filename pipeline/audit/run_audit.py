@@ -44,6 +44,8 @@ class AuditRequest:
     against: Source | None = None
     stats: Stats | None = None
     partitions: int | None = None
+    begun_with: int | None = None
+    """Partitions of before the topic was divided; None: it never was."""
     window: timedelta | None = None
     index_keys_max: int | None = None
     retention: timedelta | None = None
@@ -188,6 +190,11 @@ class _Run:
     bounds: DedupeBounds
     log_progress: Progress
 
+    @property
+    def begun_with(self) -> int | None:
+        """The partitions by which keys are routed first."""
+        return self.request.begun_with or self.partitions
+
     def read(self) -> _Records:
         """Read all records once; their checked columns stay on disk for the later checks."""
         selection, ranges = self.request.selection, self.expected.scope.ranges
@@ -202,7 +209,7 @@ class _Run:
             records = read_with_changes(self.spark, self.request.source, selection)
         else:
             records = read_records(self.spark, self.request.source, selection)
-        checked = checks.check_records(records, self.partitions).persist(StorageLevel.DISK_ONLY)
+        checked = checks.check_records(records, self.begun_with).persist(StorageLevel.DISK_ONLY)
         counted_ranges = self.stats.counted_ranges if self.stats else {}
         summaries, timeline = evaluation.summarize(checked, self._preceding, counted_ranges)
         return _Records(records, checked, summaries, timeline)
@@ -228,9 +235,9 @@ class _Run:
         findings |= evaluation.find_notices(
             records.checked, records.summaries, retention=self.request.retention
         )
-        if self.request.secret is not None and self.partitions is not None:
+        if self.request.secret is not None and self.begun_with is not None:
             self.log_progress("recomputing every key")
-            wrong = wrong_keys(records.all, secret=self.request.secret, partitions=self.partitions)
+            wrong = wrong_keys(records.all, secret=self.request.secret, partitions=self.begun_with)
             findings |= evaluation.collect_findings(wrong)
         missing, open_ends = self._completeness(records.summaries)
         _add(findings, self._differing(records))
