@@ -82,7 +82,10 @@ def membership_of(opened: OpenLog, settings: Settings, clock: Clock) -> Membersh
     """Return this worker's membership in the group of workers of the topic, which must be on Kafka."""
     assert isinstance(opened.store, KafkaStore)
     topic, lanes = settings.log.topic, settings.log.partitions + settings.log.quarantine_partitions
-    return opened.store.membership(topic, lanes=lanes, standbys=settings.group.standby, clock=clock)
+    plan = opened.division.layout.plan
+    return opened.store.membership(
+        topic, lanes=lanes, standbys=settings.group.standby, clock=clock, plan=plan
+    )
 
 
 def create_indexes(
