@@ -20,14 +20,15 @@ from dedupe.storage.dividing import Division, decide
 from dedupe.storage.log import no_crashpoint
 from dedupe.storage.routing_records import Seal, mac_key_of
 from tests.sim.crashes import SimulatedCrashError
-from tests.sim.world import CLEAN, World
+from tests.sim.session_world import SessionWorld
+from tests.sim.world import CLEAN
 from tests.support.sim.memory_index import MemoryStore
 
 TRIES = 200
 
 
-class ReshardWorld(World):
-    """A World on a log with a routing topic."""
+class ReshardWorld(SessionWorld):
+    """A SessionWorld on a log with a routing topic."""
 
     plans: list[Plan]
 

@@ -4,17 +4,24 @@ alone: whoever dies, whatever the log does meanwhile, and however often it is di
 """
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import suppress
 from random import Random
 
 import pytest
 
+from dedupe.decide.recovery import RecordCheck
+from dedupe.decide.sessions import SessionState
 from dedupe.decide.window import WindowPolicy
 from dedupe.model.errors import IdentityMismatchError, RetriableError
+from dedupe.model.record import build_record
+from dedupe.model.types import Event, LogRecord
+from dedupe.storage.dividing import decide
 from tests.sim.reshard_world import ReshardWorld
 from tests.sim.world import CLEAN
 from tests.support.sim.faults import SimFaults
 
+REQUESTS = 150  # of a history of sessions
 STEPS = ("planned", "decide", "decided", "parent")
 
 
@@ -118,6 +125,55 @@ async def test_plan_that_is_closed_changes_nothing() -> None:
     judge(world)
 
 
+async def test_clock_that_went_back_does_not_write_before_the_cut() -> None:
+    world = await begun()
+    await deliver(world, range(50))
+    await world.divide(4)
+    world.clock.ms -= 3_600_000
+
+    await world.restart()
+    await deliver(world, range(150))
+
+    judge(world)
+
+
+async def test_what_is_decided_is_decided_once() -> None:
+    world = await begun()
+    await deliver(world, range(50))
+    plan, log = world.plan(4), world.log.another().deciding_log(CLEAN.name, 0)
+
+    first, second = [
+        await decide(log, world.seal, plan, 0, world.layout, keeps=keeps, now_ms=world.clock.ms)
+        for keeps in (False, True)
+    ]
+
+    assert first == second
+    assert first.is_cut
+    await world.divide(4)
+    await world.restart()
+    await deliver(world, range(100))
+    judge(world)
+
+
+async def test_record_of_a_slot_behind_its_cut_stops_the_lane() -> None:
+    world = await begun()
+    await deliver(world, range(50))
+    await world.divide(4)
+    moved = next(event for event in map(world.event, map(str, range(50, 200))) if event.partition == 2)
+    cut = world.layout.lineage_of(2)
+    assert cut is not None
+    check = RecordCheck(world.identity, 0, CLEAN.partitions, world.layout)
+    written = build_record(moved, lane_seq=1, timestamp_ms=world.clock.ms)
+
+    assert check.checked(LogRecord(cut.parent.end - 1, *written)).identity.key == moved.key
+    with pytest.raises(IdentityMismatchError):
+        check.checked(LogRecord(cut.parent.end, *written))
+    heir = RecordCheck(world.identity, 2, CLEAN.partitions, world.layout)
+    assert heir.checked(LogRecord(cut.own_start, *written)).identity.key == moved.key
+    with pytest.raises(IdentityMismatchError):
+        heir.checked(LogRecord(cut.own_start, cut.parent.timestamp_ms - 1, *written[1:]))
+
+
 async def test_lost_index_of_an_heir_follows_from_the_logs_again() -> None:
     world = await begun()
     await deliver(world, range(200))
@@ -179,7 +235,57 @@ async def test_parent_that_retention_trims_is_forgotten_by_its_heir() -> None:
     world.judge_homes()
 
 
-@pytest.mark.parametrize("seed", range(60))
+def requests_of(world: ReshardWorld, rng: Random) -> Iterator[list[Event]]:
+    """Yield requests of client sessions: new ones, copies, gaps, acknowledgements, newer and older epochs."""
+    for _ in range(REQUESTS):
+        client, session = f"c{rng.randrange(12)}", rng.choice("st")
+        epoch, first = rng.choice((0, 0, 0, 1, 2)), rng.randrange(1, 30)
+        own_id = f"id-{rng.randrange(8)}" if rng.random() < 0.2 else None
+        sequences = range(first, first + (1 if own_id else rng.randrange(1, 4)))
+        yield [
+            world.sent(
+                sequence,
+                session,
+                client,
+                own_id=own_id,
+                epoch=epoch,
+                acknowledged=max(0, first - rng.randrange(5, 40)),
+            )
+            for sequence in sequences
+        ]
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_sessions_go_on_as_if_nothing_had_moved(seed: int) -> None:
+    worlds = await begun(), await begun()
+    moved, _ = worlds
+    requests = [requests_of(world, Random(seed)) for world in worlds]
+
+    for number in range(REQUESTS):
+        if number in (50, 100):
+            await moved.divide(CLEAN.partitions * number // 25)
+            await moved.restart(loses_disk=number == 100 and seed % 2 == 0)
+        answers = []
+        for world, own in zip(worlds, requests, strict=True):
+            world.clock.ms += 10
+            answers.append(await world.admissions(*next(own)))
+        assert answers[0] == answers[1]
+
+    states: list[dict[bytes, SessionState]] = [{}, {}]
+    for found, world in zip(states, worlds, strict=True):
+        for partition, own in enumerate(world.states()):
+            found.update(
+                {
+                    key: state._replace(last_offset=0)
+                    for key, state in own.items()
+                    if world.layout.map.of(key) == partition
+                }
+            )
+    assert states[0] == states[1]
+    moved.judge_homes()
+
+
+@pytest.mark.parametrize("seed", range(40))
 async def test_histories(seed: int) -> None:
     """Faults of the log at random, divisions, crashes, lost disks and closed plans in any order."""
     rng = Random(seed)
