@@ -29,12 +29,14 @@ from app.ingest.decision_observer import DecisionObserver
 from app.ingest.event_limits import EVENT_DEPTH_MAX, EventLimits
 from app.ingest.identify import Identifier
 from app.ingest.native import NativeModule
+from app.ingest.observed import Observed
 from app.ingest.replay import Changes, replay_by
 from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATH_WORDS
 from app.ingest.whole_search import WholeSearch
 from app.inputs.input_file import InputSpec
-from app.inputs.inputs import Inputs
+from app.inputs.inputs import Clusters, Inputs
+from app.inputs.memory import InputMemory
 from app.native_module import native_module
 from app.process.disk import Disk
 from app.process.life import allow_connections
@@ -201,6 +203,12 @@ def build_ingest(
     )
 
 
+def build_observed(settings: Settings, store: LogStore, clock: Clock) -> Observed:
+    """Return what appends every decided event to a topic of its own."""
+    topic = settings.log.observed_topic
+    return Observed(store.partition_log(topic.name, 0), clock)
+
+
 def build_inputs(
     settings: Settings,
     ingest: Ingest,
@@ -210,16 +218,16 @@ def build_inputs(
     own_ids: Callable[[LogStore, Settings], Awaitable[Collection[str]]],
     shares: InputShares,
 ) -> Inputs:
-    """Return what reads the inputs; arguments as of Inputs."""
+    """Return what reads the inputs; arguments as of Inputs and Clusters."""
     return Inputs(
         specs,
-        open_log,
+        Clusters(open_log, partial(own_ids, store, settings)),
         ingest,
         store=store,
         topic=settings.log.topic,
         window_s=settings.index.window,
         shares=shares,
-        own_ids=partial(own_ids, store, settings),
+        memory=InputMemory(),
     )
 
 

@@ -33,6 +33,7 @@ from app.build import (
     build_ingest,
     build_ingress_limits,
     build_inputs,
+    build_observed,
     build_port,
     build_problems,
     build_replays,
@@ -144,7 +145,7 @@ async def serve(
         input_specs = inputs_of(settings)
         listeners = [
             stack.enter_context(bind(host, port, send_timeout_s=SEND_TIMEOUT_S, is_shared=is_sharing_ports))
-            for host, port in _addresses(settings)
+            for host, port in settings.addresses
         ]
         opened = await open_log(settings, crashpoint or no_crashpoint, stop, clock, accepted_day=accepted_day)
         if opened is None:
@@ -183,6 +184,8 @@ async def serve(
             observer=admin_context.tail,
             penalty_s=DELAY_S,
         )
+        if settings.gateway.observe:
+            ingest = replace(ingest, observed=build_observed(settings, opened.store, clock))
         if input_specs:
             inputs = build_inputs(
                 settings,
@@ -198,6 +201,8 @@ async def serve(
         background_tasks = _background_tasks(parts, *map(url_of, listeners[:2]))
         if (native := ingest.identifier.native) is not None:
             background_tasks.append(native.use.watch())
+        if ingest.observed is not None:
+            background_tasks.append(ingest.observed.run())
         tune_interpreter()
         lanes = group or LocalLanes(router.all_lanes)
         await _supervise(settings, router, lanes, servers, background_tasks, stop)
@@ -236,14 +241,6 @@ def _tracing_of(settings: Settings) -> AbstractContextManager[Traces | None]:
     )
 
 
-def _addresses(settings: Settings) -> Iterator[tuple[str, int]]:
-    """Yield where the servers listen, in their order."""
-    yield settings.gateway.host, settings.gateway.port
-    yield settings.admin.host, settings.admin.port
-    if settings.admin.probe_listen is not None:
-        yield settings.admin.probe_listen
-
-
 def _group_of(
     settings: Settings, opened: OpenLog, router: Router, clock: Clock, stack: AsyncExitStack
 ) -> GroupLanes | None:
@@ -270,6 +267,7 @@ def _build_servers(parts: Parts, ingest: Ingest) -> Iterator[Server]:
         parts.admin_context,
         native=None if native is None else native.use,
         use=ingest.use,
+        observed=ingest.observed,
         replay_at=build_replays(ingest, parts.opened.store, settings.log.topics[1]),
     )
     registry = _registry_of(parts, metrics, admin_context)

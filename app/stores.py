@@ -34,7 +34,7 @@ from dedupe.storage.kafka.fetched import NativeDecode, is_decoding_proved, nativ
 from dedupe.storage.kafka.inputs import KafkaInputs
 from dedupe.storage.kafka.older_gateways import old_notes
 from dedupe.storage.kafka.older_gateways import stop_older_gateways as stop_older
-from dedupe.storage.kafka.record_batch import NativeEncode, is_encoding_proved
+from dedupe.storage.kafka.record_batch import NativeEncode, for_events_it_knows, is_encoding_proved
 from dedupe.storage.kafka.rights import missing_rights
 from dedupe.storage.kafka.routing_topic import RoutingKey
 from dedupe.storage.kafka.setting_rules import Demands
@@ -177,7 +177,8 @@ async def _try_to_open(
         if not await check_pins(store, settings.log.topics, identity):
             await check_old_pins(store, settings)
         if isinstance(store, SqliteStore):
-            for topic in settings.log.topics:
+            observed = [settings.log.observed_topic] if settings.gateway.observe else []
+            for topic in (*settings.log.topics, *observed):
                 await store.create_topic(*topic)
             newest_ms = await store.newest_timestamp_ms()
             await check_clock(store, settings, clock, newest_ms=newest_ms, accepted_day=accepted_day)
@@ -330,6 +331,7 @@ def kafka_topics_of(settings: Settings) -> list[TopicSpec]:
         TopicSpec(*clean, "GATEWAY_PARTITIONS"),
         TopicSpec(*quarantine, "GATEWAY_QUARANTINE_PARTITIONS"),
         routing_spec(clean),
+        *([TopicSpec(*settings.log.observed_topic, "GATEWAY_OBSERVE")] if settings.gateway.observe else []),
     ]
 
 
@@ -383,7 +385,7 @@ def _native_batches(settings: Settings) -> tuple[NativeEncode, NativeDecode] | t
         raise ConfigurationError(
             "the native module writes or reads record batches differently: set GATEWAY_NATIVE=off"
         )
-    return encode, decode
+    return for_events_it_knows(encode), decode
 
 
 def _kafka_config(settings: LogSettings, **more: Any) -> KafkaConfig:

@@ -26,10 +26,11 @@ from app.admin.group import GroupCollector, add_group, group_of, places_of
 from app.admin.history import History, add_history
 from app.admin.host_check import check_hosts
 from app.admin.ingest_loop import IngestLoop
-from app.admin.inputs import InputCollector, add_input_controls, add_inputs
+from app.admin.inputs import InputCollector, add_input_controls, add_inputs, inputs_document
 from app.admin.lane_metrics import LaneCollector
 from app.admin.lookup import Lookup, add_lookup
 from app.admin.native_metrics import NativeCollector, native_document
+from app.admin.observed import ObservedCollector, observed_document
 from app.admin.openapi import add_openapi
 from app.admin.partitions import add_partitions
 from app.admin.probes import add_probes
@@ -54,6 +55,7 @@ from app.http.errors import RequestError
 from app.http.problems import Problems
 from app.http.refusal_counts import RefusalCounts
 from app.http.source_use import SourceUse
+from app.ingest.observed import Observed
 from app.inputs.inputs import Inputs
 from app.process.setting_watch import SettingWatch
 from app.settings.model import Settings
@@ -84,6 +86,7 @@ class AdminContext:
     inputs: Inputs | None = None
     native: NativeUse | None = None
     use: SourceUse = field(default_factory=SourceUse)
+    observed: Observed | None = None
 
     def stats(self) -> dict[str, Any]:
         """Return this worker's own statistics."""
@@ -101,6 +104,8 @@ class AdminContext:
             "wrong_settings": self.setting_watch.sentences,
             "group": group_of(group),
             **self.edge.document(),
+            "inputs": inputs_document(self.inputs),
+            "observed": observed_document(self.observed),
             "native": native_document(self.native),
             "partitions": documents[: len(router.lanes)],
             "quarantine": documents[len(router.lanes) :],
@@ -114,6 +119,8 @@ class AdminContext:
         registry.register(self.edge)
         registry.register(SettingCollector(self.setting_watch))
         registry.register(SourceCollector(self.use))
+        if self.observed is not None:
+            registry.register(ObservedCollector(self.observed))
         if self.snapshotter is not None:
             registry.register(SnapshotCollector(self.snapshotter))
         if self.inputs is not None:

@@ -37,7 +37,7 @@ class InputCollector(ScrapedCollector):
         )
         throttled = CounterMetricFamily(
             "gateway_input_throttled_seconds",
-            "Seconds that inputs paused since their events_per_s was used up",
+            "Seconds that inputs paused since events_per_s or a quota of their source was used up",
             labels=labels,
         )
         events = CounterMetricFamily(
@@ -72,16 +72,18 @@ class InputCollector(ScrapedCollector):
         yield from (records, empty, misdelivered, throttled, events, stopped, paused, lag)
 
 
+def inputs_document(inputs: Inputs | None) -> list[dict[str, Any]]:
+    """Return each input with its counts and the partitions that this process reads."""
+    return [] if inputs is None else [_document_of(each) for each in inputs.inputs]
+
+
 def add_inputs(app: FastAPI, inputs: Inputs | None, ingest_loop: IngestLoop) -> None:
     """Add the path that shows inputs."""
-
-    def read() -> list[dict[str, Any]]:
-        return [] if inputs is None else [_document_of(each) for each in inputs.inputs]
 
     @app.get("/admin/v1/inputs", dependencies=[READ])
     async def get_inputs() -> Response:
         """Return each input with its counts and partitions."""
-        return json_answer({"inputs": await ingest_loop.read(read)})
+        return json_answer({"inputs": await ingest_loop.read(lambda: inputs_document(inputs))})
 
 
 def add_input_controls(app: FastAPI, inputs: Inputs | None, ingest_loop: IngestLoop) -> None:

@@ -31,8 +31,11 @@ SOURCES = "sources"
 
 SENDERS_TOLD = 20
 
-GROUPS = ("events", "rejected_reasons", "refused_codes", "refused_quotas", "duplicate_causes", "libraries")
-"""What is counted of each source: by verdict, reason, error code, limit, cause, and library with version."""
+GROUPS = (
+    *("events", "rejected_reasons", "refused_codes", "refused_quotas"),
+    *("duplicate_causes", "duplicate_libraries", "libraries"),
+)
+"""Of each source: by verdict, reason, error code, limit, cause, cause and library, library and version."""
 
 Counts = dict[str, dict[str, Counter[str]]]
 Document = dict[str, Any]
@@ -90,11 +93,18 @@ class Sources:
             add(sender.source, "refused_codes", sender.code, count)
         for (source, limit), count in self._ingress.quotas.source_refusals.items():
             add(source, "refused_quotas", limit, count)
-        for (source, cause), count in self._use.duplicates.items():
-            add(source, "duplicate_causes", cause.value, count)
-        for (source, library, version), count in self._use.requests().items():
-            add(source, "libraries", f"{library} {version}".rstrip(), count)
+        for source, group, name, count in self._uses():
+            add(source, group, name, count)
         return counts
+
+    def _uses(self) -> Iterator[tuple[str, str, str, int]]:
+        """Yield what is known of the senders: source, group, name and count."""
+        for (source, cause), count in self._use.duplicates.items():
+            yield source, "duplicate_causes", cause.value, count
+        for ((source, library, version), cause), count in self._use.copies().items():
+            yield source, "duplicate_libraries", f"{cause.value}: {library} {version}".rstrip(), count
+        for (source, library, version), count in self._use.requests().items():
+            yield source, "libraries", f"{library} {version}".rstrip(), count
 
     def _quotas(self) -> dict[str, dict[str, Document]]:
         """Return of each source in the key file its limits with their use, that of its fullest key."""

@@ -21,7 +21,7 @@ import structlog
 
 from app.auth.key_entries import Contents, read_key_file
 from app.auth.key_memory import KeyMemory, Remembered
-from app.auth.quotas import Quota, QuotaPolicy
+from app.auth.quotas import Allowance, Quota, QuotaPolicy
 from app.auth.unknown_keys import UnknownKeys
 from app.auth.write_keys import INGEST, Source
 from app.http.errors import DisabledWriteKeyError, InvalidWriteKeyError
@@ -100,6 +100,7 @@ class KeyFile:
         self._seen = signature_of(path)
         self._keys: dict[bytes, KnownKey] = {}
         self._removed: dict[bytes, KnownKey] = {}  # part of `_keys`
+        self._allowances: dict[str, Allowance | None] = {}  # by source, that of its first good key
         self._digest = b""
         self._is_stale = False
         self._failures = 0
@@ -146,6 +147,9 @@ class KeyFile:
         if known is None or not _is_good(known.source) or (known.removed_ms and self._is_over(known)):
             return None
         return known.source
+
+    def allowance_of(self, source: str) -> Allowance | None:
+        return self._allowances.get(source)
 
     def note_unknown(self, write_key: str, address: str, library: str) -> None:
         self.unknown.note(write_key, address, library)
@@ -266,6 +270,8 @@ class KeyFile:
         vanished = {digest: known for digest, known in previous.items() if digest not in keys}
         self._removed = self._grant(vanished) if self._memory and self._memory.grace_ms else {}
         self._keys = keys | self._removed
+        good = [known.source for known in self._keys.values() if _is_good(known.source)]
+        self._allowances = {source.id: source.allowance for source in reversed(good)}
         self._digest = contents.digest
         self._read_at = time.monotonic()
 

@@ -130,14 +130,30 @@ class Allowance:
     def check(self, *, events: int, size_bytes: int) -> None:
         """Raise QuotaExceededError, with the wait, if a request would not pass now."""
         now = self._policy.clock()
+        wait_s, limit = self._longest_wait(events, size_bytes, now)
+        self._refuse(limit, wait_s, now)
+
+    def wait_s(self) -> float:
+        """Return the seconds until an event would pass."""
+        return self._longest_wait(1, 0, self._policy.clock())[0]
+
+    def charge(self, *, events: int, size_bytes: int, quarantine_bytes: int, accepted: int) -> None:
+        """Charge events that are decided already, as those of one request; what exceeds is a debt."""
+        amounts = {"requests": 1, "events": events, "bytes": size_bytes}
+        for name, bucket in self._buckets:
+            bucket.take(amounts[name])
+        self.owe_quarantine(quarantine_bytes)
+        self.grow(accepted)
+
+    def _longest_wait(self, events: int, size_bytes: int, now: float) -> tuple[float, str]:
+        """Return the longest wait of a request, and the name of its limit."""
         amounts = {"requests": 1, "events": events, "bytes": size_bytes}
         waits = [(bucket.wait_s(amounts[name], now), name) for name, bucket in self._buckets]
         if self._growth is not None:
             waits.append((self._growth.wait_s(events, now), "index"))
         if self._quarantine is not None:
             waits.append((self._quarantine.wait_s(0, now), QUARANTINE))
-        wait_s, limit = max(waits, default=(0.0, ""))
-        self._refuse(limit, wait_s, now)
+        return max(waits, default=(0.0, ""))
 
     def check_quarantine(self, size_bytes: int) -> None:
         """Raise QuotaExceededError if the rejected events of a request would not pass now."""

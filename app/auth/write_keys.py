@@ -65,6 +65,9 @@ class WriteKeys(Protocol):
     def source_of_digest(self, digest: bytes) -> Source | None:
         """Return the source of the key with this SHA-256, None if it is not good for new events now."""
 
+    def allowance_of(self, source: str) -> Allowance | None:
+        """Return what is left of the quota of a source's first good key; None without one, or a quota."""
+
     def note_unknown(self, write_key: str, address: str, library: str) -> None:
         """Count a request with an unknown key, from an address group and a library."""
 
@@ -86,6 +89,9 @@ class OpenKeys:
     def source_of_digest(self, digest: bytes) -> Source | None:
         """Return None: a digest does not tell the key, which is the source."""
         return None
+
+    def allowance_of(self, source: str) -> Allowance | None:
+        return self._source(source).allowance
 
     def note_unknown(self, write_key: str, address: str, library: str) -> None:
         """Count nothing: only a key that is too long is unknown."""

@@ -26,6 +26,10 @@ RISKS = {
 }
 """What each risk of a restart is."""
 
+ALONE = """It is in no group: during a restart clients get no answer, and send again.
+What was acknowledged stays stored."""
+"""Said of a gateway whose restart nobody bridges."""
+
 Stats = Mapping[str, Any]
 
 
@@ -37,17 +41,19 @@ def group(url: Url = DEFAULT_URL, admin_token: Token = None, output: Screen = No
     A line has the worker's name, the partitions that it serves and follows, and whether a restart is safe
     now; lines below say why not, and which workers do not reach each other. JSON and YAML have restart_risks
     (`no_standby`, `unserved`, `silent_worker`, `leaving_worker`, `in_doubt`, `failing`, `restoring`,
-    `disk_full`), none if a restart is safe, and a last line with the totals of all workers that answered.
-    Exit code 1: no worker answers.
+    `disk_full`), none if a restart is safe, and a last line with the totals of all workers that answered. A
+    gateway that is in no group is one of one. Exit code 1: no worker answers.
 
     Example: `gateway group -o json --url http://10.0.0.7:9090`
     """
-    document = AdminClient(url, admin_token).ask("/admin/v1/group", timeout_s=TIMEOUT_S)
+    document = _group_at(AdminClient(url, admin_token))
     chosen, rows = output or Format.TABLE, rows_of(document)
     if chosen is Format.TABLE:
         print_rows([_screen_row(row) for row in rows], chosen)
         for line in (*verdicts(rows), *broken_links(document)):
             typer.echo(line)
+        if is_alone(document):
+            typer.echo(ALONE)
         return
     end: dict[str, Any] = {
         name: document[name] for name in ("generation", "totals", "broken") if name in document
@@ -73,6 +79,19 @@ def drain(
     AdminClient(url, admin_token).ask(path, method="POST", timeout_s=TIMEOUT_S)
 
 
+def _group_at(admin: AdminClient) -> Stats:
+    """Return the statistics of a group, or those of a gateway that is in none, in the same form."""
+    own = admin.ask("/admin/v1/stats", timeout_s=TIMEOUT_S)
+    if own["group"] is None:
+        return {"workers": {own["worker"]: own}, "silent": {}, "totals": own["totals"]}
+    return admin.ask("/admin/v1/group", timeout_s=TIMEOUT_S)
+
+
+def is_alone(document: Stats) -> bool:
+    """Whether this is a gateway in no group."""
+    return any(stats["group"] is None for stats in document["workers"].values())
+
+
 def rows_of(document: Stats) -> list[dict[str, Any]]:
     """Return a row for each worker of a group, those that do not answer first."""
     rows: list[dict[str, Any]] = [
@@ -84,7 +103,7 @@ def rows_of(document: Stats) -> list[dict[str, Any]]:
             {
                 "worker": name,
                 "answers": True,
-                "leaving": stats["group"]["leaving"],
+                "leaving": _is_leaving(stats),
                 "serves": [of["partition"] for of in clean if of["state"] == "active"],
                 "follows": [of["partition"] for of in clean if of["caught_up"]],
                 "received": stats["totals"]["received"],
@@ -148,13 +167,14 @@ def restart_risks(worker: str, document: Stats) -> Iterator[str]:
     lanes = _lanes(own)
     if document["silent"]:
         yield "silent_worker"
-    if any(stats["group"]["leaving"] for stats in others):
+    if any(_is_leaving(stats) for stats in others):
         yield "leaving_worker"
     served = _names(own, "state", "active")
     if lanes.keys() - served.union(*(_names(stats, "state", "active") for stats in others)):
         yield "unserved"
-    staying = [stats for stats in others if not stats["group"]["leaving"]]
-    if served.difference(*(_names(stats, "caught_up", True) for stats in staying)):
+    staying = [stats for stats in others if not _is_leaving(stats)]
+    followed = [_names(stats, "caught_up", True) for stats in staying]
+    if not is_alone(document) and served.difference(*followed):
         yield "no_standby"
     if any(lane["in_doubt"] for lane in lanes.values()):
         yield "in_doubt"
@@ -164,6 +184,10 @@ def restart_risks(worker: str, document: Stats) -> Iterator[str]:
         yield "restoring"
     if not own["disk"]["has_room"]:
         yield "disk_full"
+
+
+def _is_leaving(stats: Stats) -> bool:
+    return stats["group"] is not None and stats["group"]["leaving"]
 
 
 def _lanes(stats: Stats) -> dict[tuple[str, int], Stats]:

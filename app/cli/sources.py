@@ -1,6 +1,6 @@
 """`gateway sources`: what each source sends, and how it fares."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -20,6 +20,7 @@ NAMELESS = "(unknown)"
 
 TITLES = {
     "duplicate_causes": "duplicates by cause",
+    "duplicate_libraries": "duplicates by cause and library",
     "rejected_reasons": "rejected and conflicting, by reason",
     "refused_codes": "refused requests, by code",
     "refused_quotas": "of these over a quota, by limit",
@@ -69,8 +70,10 @@ def sources(
     if source is not None:
         for line in _details(rows[0], period):
             typer.echo(line)
-    elif document["unknown_keys"]["requests"]:
-        typer.echo("\n" + "\n".join(_unknown_keys(document["unknown_keys"])))
+    else:
+        for lines in (_over_quotas(rows, period), _unknown_keys(document["unknown_keys"])):
+            if told := "\n".join(lines):
+                typer.echo("\n" + told)
     for worker, why in document["silent"].items():
         note(f"worker {worker} does not answer: {why}")
 
@@ -105,7 +108,22 @@ def _details(row: Document, period: str) -> Iterator[str]:
             yield f"  {max(0.0, use['used']):>12.0%}  {limit}, {use['per_second']:,.0f} a second"
 
 
+def _over_quotas(rows: Sequence[Document], period: str) -> Iterator[str]:
+    """Yield whose requests a quota refused, also long after: the use of a quota falls within seconds."""
+    counts = [
+        (count, row["source"] or NAMELESS, limit)
+        for row in rows
+        for limit, count in row[period]["refused_quotas"].items()
+    ]
+    if counts:
+        yield f"{sum(count for count, *_ in counts):,} requests over a quota; most of them from"
+    for count, source, limit in sorted(counts, key=lambda one: -one[0])[:SENDERS_SHOWN]:
+        yield f"  {count:>8,}  {printable(source)}: {limit}"
+
+
 def _unknown_keys(unknown: Document) -> Iterator[str]:
+    if not unknown["requests"]:
+        return
     yield f"{unknown['requests']:,} requests with an unknown write key; most of them from"
     for sender in unknown["senders"][:SENDERS_SHOWN]:
         who = f"{sender['address']}  {printable(sender['key'])}...  {sender['library']}"

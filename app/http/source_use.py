@@ -29,6 +29,9 @@ RECOVERED = b"rsa-recovered"
 NAMES_WITHOUT_VERSION = frozenset({OTHER, "android", "browser", "ios"})
 """Whose User-Agent has the version of something else."""
 
+INPUT_PRODUCT, INPUT_LIBRARY = b"\0input", "input topic"
+"""Stands for the User-Agent that records of inputs do not have; no header has the byte 0."""
+
 _VERSION = re.compile(r"\d{1,5}(?:\.\d{1,5}){0,3}")
 
 
@@ -37,7 +40,7 @@ class Cause(StrEnum):
 
     RETRY = "retry"  # the client says that it sends again
     SAME_REQUEST = "same_request"  # twice in one request
-    INPUT = "input"  # an input topic was read again
+    INPUT = "input"  # from an input topic: its producer has sent it again, or it was read again
     OTHER = "other"  # clients that do not say it, proxies, browsers, users
 
 
@@ -58,6 +61,7 @@ class SourceUse:
         self._day_ends_ms = 0
         self.duplicates: Counter[tuple[str, Cause]] = Counter()
         """By source and cause."""
+        self._copies: Counter[tuple[str, bytes, Cause]] = Counter()  # by source, product and cause
         self.on_new_day: Callable[[int], None] = lambda _began_ms: None
         """Called with the begin of each day, in UTC, once it is over midnight."""
 
@@ -79,26 +83,42 @@ class SourceUse:
             admissions: theirs.
             headers: its headers, by lower-case name.
         """
-        sender = events[0].source, headers.get(b"user-agent", b"")[:PRODUCT_BYTES_MAX].partition(b" ")[0]
+        product = headers.get(b"user-agent", b"")[:PRODUCT_BYTES_MAX].partition(b" ")[0]
+        sender = events[0].source, product
         if sender in self._requests or len(self._requests) < SENDERS_MAX:
             self._requests[sender] += 1
         else:
+            product = b""
             self._requests[self._labels.label_of(sender[0]), b""] += 1
         if COPIES.isdisjoint(admissions):
             return
         cause_of_known = Cause.RETRY if is_retry(headers) else Cause.OTHER
+        self._note_of_sources(events, admissions, product, cause_of_known)
+
+    def note_input(self, events: Sequence[Event], admissions: Sequence[Admission]) -> None:
+        """Count n >= 1 events of records of an input, which are no request."""
+        if not COPIES.isdisjoint(admissions):
+            self._note_of_sources(events, admissions, INPUT_PRODUCT, Cause.INPUT)
+
+    def _note_of_sources(
+        self, events: Sequence[Event], admissions: Sequence[Admission], product: bytes, cause_of_known: Cause
+    ) -> None:
         sources = dict.fromkeys([event.source for event in events])
         for source in sources:
             own = admissions
             if len(sources) > 1:
                 own = [kind for event, kind in zip(events, admissions, strict=True) if event.source == source]
-            self._note_copies(source, counts_of(own), cause_of_known)
+            self._note_copies(source, counts_of(own), product, cause_of_known)
 
-    def _note_copies(self, source: str, counts: Mapping[Admission, int], cause_of_known: Cause) -> None:
+    def _note_copies(
+        self, source: str, counts: Mapping[Admission, int], product: bytes, cause_of_known: Cause
+    ) -> None:
         known = counts.get(DUPLICATE, 0) + counts.get(STALE, 0)
         for cause, count in ((Cause.SAME_REQUEST, counts.get(REPEAT, 0)), (cause_of_known, known)):
             if count:
-                self.duplicates[self._labels.label_of(source), cause] += count
+                label = self._labels.label_of(source)
+                self.duplicates[label, cause] += count
+                self._copies[label, product, cause] += count
 
     def requests(self) -> Counter[Sender]:
         """Return the requests with an event by source, library and version."""
@@ -107,6 +127,13 @@ class SourceUse:
             requests[Sender(source, *_named(product))] += count
         return requests
 
+    def copies(self) -> Counter[tuple[Sender, Cause]]:
+        """Return the duplicates by source, library, version and cause."""
+        copies: Counter[tuple[Sender, Cause]] = Counter()
+        for (source, product, cause), count in self._copies.items():
+            copies[Sender(source, *_named(product)), cause] += count
+        return copies
+
 
 def is_retry(headers: Mapping[bytes, bytes]) -> bool:
     """Whether a request says that it was sent before."""
@@ -114,6 +141,8 @@ def is_retry(headers: Mapping[bytes, bytes]) -> bool:
 
 
 def _named(product: bytes) -> tuple[str, str]:
+    if product == INPUT_PRODUCT:
+        return INPUT_LIBRARY, ""
     library = library_of({b"user-agent": product})
     version = _VERSION.match(product.partition(b"/")[2].decode("ascii", "replace"))
     return library, "" if version is None or library in NAMES_WITHOUT_VERSION else version[0]

@@ -69,6 +69,7 @@ REASONS: dict[str, str] = {
     ),
     RejectionCode.UNREADABLE: "this part of the body holds no complete event",
     RejectionCode.SCHEMA_ENCODED: "the value is encoded by a schema registry's serializer",
+    RejectionCode.SOURCE_NOT_LISTED: "the record names a source that its input does not list",
     RejectionCode.WRITE_KEY_INVALID: (
         "the event's writeKey is unknown or disabled, or the 17th one or later of its request"
     ),

@@ -14,14 +14,19 @@ import structlog
 
 from app.ingest.event_limits import STEP_BYTES
 from app.ingest.identified import Arrival, Dialect, Identified
+from app.ingest.items import Fragment
 from app.ingest.large_json import JSONLimits
-from app.ingest.payload import Expected
+from app.ingest.payload import Expected, Payload
 from app.ingest.routes.events import Ingest
 from app.inputs.cloudevents import is_empty, payload_of
 from app.inputs.input_file import CLOUDEVENTS, FieldId, InputSpec
+from app.inputs.memory import InputMemory
 from app.inputs.origin import Origins
+from app.inputs.senders import Senders
+from app.inputs.source_quotas import SourceQuotas
 from app.inputs.values import MESSAGE_ID, Read, Topic, Values
 from dedupe.decide.admission import COPIES, Admission
+from dedupe.decide.rejection import RejectionCode
 from dedupe.model.clock import Deadline
 from dedupe.model.errors import RetriableError
 from dedupe.model.record import FLAG_ID_ASSIGNED
@@ -53,7 +58,7 @@ class Counts:
     misdelivered: int = 0
     """How often the client delivered other records than the next ones."""
     throttled_s: float = 0.0
-    """How long reading paused since events_per_s was used up."""
+    """How long reading paused since events_per_s or a quota of its source was used up."""
 
     @property
     def events(self) -> int:
@@ -70,14 +75,17 @@ class Counts:
 class InputAdmission:
     """Admits the records of one input's topic."""
 
-    def __init__(self, ingest: Ingest, spec: InputSpec, topic: Topic) -> None:
-        """Take what requests are admitted by."""
+    def __init__(self, ingest: Ingest, spec: InputSpec, topic: Topic, memory: InputMemory) -> None:
+        """Take what requests are admitted by; `memory` is that of all inputs."""
         self._ingest = ingest
         self._spec = spec
         limits = ingest.identifier.limits
         self._limits = JSONLimits(ingest.request_events_max, limits.event_bytes_max)
         self._values = Values(spec, topic, self._limits)
         self._origins = Origins(spec)
+        self._senders = Senders(spec)
+        self.quotas = SourceQuotas(ingest.write_keys, self._senders.all)
+        self.memory = memory
         self._yield_to_others = partial(ingest.scheduler.yield_to_others, f"input {spec.name}")
         self._is_cloudevents = spec.format == CLOUDEVENTS
         self._reads_joined = (
@@ -90,14 +98,37 @@ class InputAdmission:
     async def admit(self, partition: int, records: Sequence[LogRecord], counts: Counts) -> None:
         """Return once each event of the records has a verdict in the log, added to `counts`."""
         for chunk in chunks_of(records):
-            arrival = Arrival(
-                self._spec.source, self._ingest.clock.now_ms(), dialect=DIALECTS[self._is_cloudevents]
-            )
-            identified = await self._identify_joined(partition, chunk, arrival)
-            if identified is None:
-                identified = await self._identify(partition, chunk, arrival)
-            outcomes = await self._submit(identified, arrival, partition, chunk[0].offset)
+            async with self.memory.admitting(sum(len(record.value) for record in chunk)):
+                received_ms, identified = self._ingest.clock.now_ms(), Identified()
+                for source, part in self._senders.parts_of(chunk).items():
+                    arrival = Arrival(
+                        self._spec.source if source is None else source,
+                        received_ms,
+                        dialect=DIALECTS[self._is_cloudevents],
+                    )
+                    _add(identified, await self._identified(partition, part, arrival, is_listed=bool(source)))
+                outcomes = await self._submit(identified, received_ms, partition, chunk[0].offset)
             self._count(counts, chunk, identified, outcomes)
+            self.quotas.charge(identified, outcomes.admissions)
+            if identified.events:
+                self._ingest.use.note_input(identified.events, outcomes.admissions)
+            if self._ingest.observed is not None:
+                self._ingest.observed.note(identified.events, outcomes, identified.quarantined)
+
+    async def _identified(
+        self, partition: int, records: Sequence[LogRecord], arrival: Arrival, *, is_listed: bool
+    ) -> Identified:
+        """Identify the records of one source, or those that name none of the list."""
+        if not is_listed:
+            fragments: list[object] = [
+                Fragment(0, record.value, RejectionCode.SOURCE_NOT_LISTED)
+                for record in records
+                if record.value
+            ]
+            full = [record for record in records if record.value]
+            return await self._take([Read(Payload(fragments, None, {}), full)], partition, arrival)
+        identified = await self._identify_joined(partition, records, arrival)
+        return identified if identified is not None else await self._identify(partition, records, arrival)
 
     async def _identify_joined(
         self, partition: int, chunk: Sequence[LogRecord], arrival: Arrival
@@ -143,9 +174,7 @@ class InputAdmission:
                 await self._yield_to_others(max(STEP_BYTES, part.work_bytes - before))
                 before = part.work_bytes
             self._head(part, partition, records)
-            identified.events += part.events
-            identified.rejections += part.rejections
-            identified.quarantined += part.quarantined
+            _add(identified, part)
         return identified
 
     def _head(self, part: Identified, partition: int, records: Sequence[LogRecord]) -> None:
@@ -165,7 +194,7 @@ class InputAdmission:
         ]
 
     async def _submit(
-        self, identified: Identified, arrival: Arrival, partition: int, first_offset: int
+        self, identified: Identified, received_ms: int, partition: int, first_offset: int
     ) -> Outcomes:
         """Submit until everything is decided; the same keys, so that an unknown outcome is resolved by it."""
         if not identified.events and not identified.quarantined:
@@ -177,8 +206,9 @@ class InputAdmission:
                 return await self._ingest.router.submit(
                     identified.events,
                     identified.quarantined,
-                    received_ms=arrival.received_ms,
+                    received_ms=received_ms,
                     deadline=deadline,
+                    has_several_sources=len(self._senders.all) > 1,
                 )
             except RetriableError as err:
                 if not is_told:
@@ -212,6 +242,12 @@ class InputAdmission:
                 count=len(identified.rejections),
                 first_reason=str(identified.rejections[0].code),
             )
+
+
+def _add(identified: Identified, more: Identified) -> None:
+    identified.events += more.events
+    identified.rejections += more.rejections
+    identified.quarantined += more.quarantined
 
 
 def _has_no_value(record: LogRecord) -> bool:

@@ -33,11 +33,15 @@ class Told(NamedTuple):
     """How often the input was to be read on: one that has stopped tries again."""
     seeks: Mapping[int, Seek] = {}
     """By partition, the last one of each."""
+    stop: str = ""
+    """Why no worker must read on, one sentence that outlives restarts."""
 
     def encoded(self) -> str:
         """Encode the note. Raises ConfigurationError: it is too long."""
         seeks = {str(partition): list(seek) for partition, seek in self.seeks.items()}
-        text = orjson.dumps({"paused": self.is_paused, "resumes": self.resumes, "seeks": seeks}).decode()
+        text = orjson.dumps(
+            {"paused": self.is_paused, "resumes": self.resumes, "seeks": seeks, "stop": self.stop}
+        ).decode()
         if len(text) > NOTE_BYTES_MAX:
             raise ConfigurationError("other places are told for too many partitions already")
         return text
@@ -47,7 +51,7 @@ class Told(NamedTuple):
         """Decode a note of this or a later version."""
         fields: dict[str, Any] = orjson.loads(text)
         seeks = {int(partition): Seek(*seek[:3]) for partition, seek in fields["seeks"].items()}
-        return cls(fields["paused"], fields["resumes"], seeks)
+        return cls(fields["paused"], fields["resumes"], seeks, fields.get("stop", ""))
 
 
 class InputControl:
@@ -70,10 +74,16 @@ class InputControl:
         """Have no worker read on. Raises RetriableError."""
         await self._tell((await self.look())._replace(is_paused=True))
 
+    async def stop(self, reason: str, *, resumes: int) -> None:
+        """Have no worker read on, unless it was resumed since. Raises RetriableError, ConfigurationError."""
+        told = await self.look()
+        if told.resumes == resumes:
+            await self._tell(told._replace(stop=reason))
+
     async def resume(self) -> None:
         """Have workers read on, also what has stopped. Raises RetriableError."""
         told = await self.look()
-        await self._tell(told._replace(is_paused=False, resumes=told.resumes + 1))
+        await self._tell(told._replace(is_paused=False, resumes=told.resumes + 1, stop=""))
 
     async def seek(self, offsets: Mapping[int, Offset], *, reads_past_window: bool) -> int:
         """Have partitions read on elsewhere; return its number. Raises RetriableError, ConfigurationError."""

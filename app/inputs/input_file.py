@@ -15,6 +15,8 @@ from dedupe.storage.routing_records import routing_topic_of
 
 TopicName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 
+SourceName = Annotated[str, StringConstraints(min_length=1, max_length=100)]
+
 _STRICT = ConfigDict(strict=True, extra="forbid", hide_input_in_errors=True, frozen=True)
 
 
@@ -74,7 +76,10 @@ class InputSpec(BaseModel):
     name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,40}$")]
     """Part of the name of its consumer group: with another one, the topic is read anew."""
     topic: TopicName
-    source: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    source: SourceName
+    source_header: Annotated[str, StringConstraints(min_length=1)] | None = None
+    """The header by which a record names one of `sources`; None: all are of `source`."""
+    sources: list[SourceName] = []
     id: IdRule | None = None
     """None for CloudEvents alone."""
     format: Literal["event", "batch", "ndjson", "cloudevents"] = "event"
@@ -106,7 +111,8 @@ def inputs_of(settings: Settings) -> Sequence[InputSpec]:
     path = settings.gateway.inputs_file
     if path is None:
         return ()
-    own_topics = {topic.name for topic in settings.log.topics} | {routing_topic_of(settings.log.topic)}
+    own_topics = {topic.name for topic in (*settings.log.topics, settings.log.observed_topic)}
+    own_topics.add(routing_topic_of(settings.log.topic))
     return read_inputs_file(path, own_topics, has_kafka=settings.log.kind == "kafka")
 
 
@@ -181,5 +187,9 @@ def _event_problems(each: InputSpec) -> Iterator[str]:
             f"input {each.name}: a record of format {each.format} may have several events, which cannot "
             "share its key or header as their id: use a field, or place"
         )
+    if (each.source_header is None) is not (not each.sources):
+        yield f"input {each.name}: source_header and sources belong together"
+    if each.source_header is not None and each.format == CLOUDEVENTS:
+        yield f"input {each.name}: CloudEvents name their source themselves: leave out source_header"
     for header in FORMAT_HEADERS.intersection(each.keep_headers):
         yield f"input {each.name}: header {header} cannot be kept: it has a meaning in the gateway's records"

@@ -7,6 +7,7 @@ app.main -> **Inputs.run** -> InputPartition.run -> InputAdmission.admit
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import structlog
 
@@ -14,8 +15,9 @@ from app.ingest.routes.events import Ingest
 from app.inputs.admission import Counts, InputAdmission
 from app.inputs.control import InputControl
 from app.inputs.input_file import InputSpec
+from app.inputs.memory import InputMemory
 from app.inputs.notes import FirstStart, InputNotes
-from app.inputs.partition import RETRY_S, InputPartition, InputStoppedError, Place
+from app.inputs.partition import RETRY_S, InputPartition, InputStoppedError, NotedStopError, Place
 from app.inputs.seeks import Seeks, SeekTo
 from app.inputs.values import Topic
 from dedupe.cluster.input_shares import InputShares
@@ -55,42 +57,52 @@ class Input:
         return Counts.total_of(self.counts.values())
 
 
+class Clusters(NamedTuple):
+    """Where topics are."""
+
+    open_log: Callable[[InputSpec], InputLog]
+    """Returns the cluster of an input."""
+    own_ids: Callable[[], Awaitable[Collection[str]]]
+    """Returns the ids of the topics that this gateway writes, which are no inputs; raises RetriableError."""
+
+
 class Inputs:
     """All inputs of a gateway, or what it reads of them as a worker of a group."""
 
     def __init__(
         self,
         specs: Sequence[InputSpec],
-        open_log: Callable[[InputSpec], InputLog],
+        clusters: Clusters,
         ingest: Ingest,
         *,
         store: LogStore,
         topic: str,
         window_s: float,
         shares: InputShares,
-        own_ids: Callable[[], Awaitable[Collection[str]]],
+        memory: InputMemory,
     ) -> None:
         """
         Connect to nothing yet.
 
         Args:
             specs: the inputs.
-            open_log: returns the cluster of an input.
+            clusters: where topics are.
             ingest: what requests are admitted by.
             store: the gateway's log, which notes what topics were read.
             topic: the clean topic, which is part of the names of consumer groups.
             window_s: how long ids are remembered at most.
             shares: which partitions are read by this process.
-            own_ids: returns the ids of the topics that this gateway writes; raises RetriableError.
+            memory: that of all partitions.
         """
         self.inputs = [Input(spec, InputControl(store, topic, spec.name)) for spec in specs]
-        self._open_log = open_log
+        self._open_log = clusters.open_log
         self._ingest = ingest
         self._store = store
         self._topic = topic
         self._window_s = window_s
         self._shares = shares
-        self._own_ids = own_ids
+        self._memory = memory
+        self._own_ids = clusters.own_ids
 
     def by_name(self, name: str) -> Input | None:
         """Return an input, None if there is none of that name."""
@@ -117,10 +129,11 @@ class Inputs:
     async def _run(self, each: Input) -> None:
         while True:
             log = self._open_log(each.spec)
+            errors: BaseException | None = None
             try:
                 await self._read(each, log)
             except* (InputStoppedError, ConfigurationError) as group:
-                errors: BaseException = group
+                errors = group
                 while isinstance(errors, BaseExceptionGroup):
                     errors = errors.exceptions[0]
                 each.stopped = str(errors)
@@ -128,8 +141,9 @@ class Inputs:
                 log.close()
             self._shares.stop(each.spec.name)
             logger.error("an input is stopped", input=each.spec.name, reason=each.stopped)
-            resumes = each.control.told.resumes
+            resumes, is_to_note = each.control.told.resumes, isinstance(errors, NotedStopError)
             while each.control.told.resumes == resumes:
+                is_to_note = is_to_note and not await self._note_stop(each, resumes)
                 await asyncio.sleep(CONTROL_POLL_S)
                 await self._look(each)
             each.stopped = None
@@ -137,6 +151,15 @@ class Inputs:
             each.partitions = {}
             self._shares.resume(each.spec.name)
             logger.warning("an input is resumed", input=each.spec.name)
+
+    async def _note_stop(self, each: Input, resumes: int) -> bool:
+        """Note why an input is stopped, so that it stays so; False if that failed."""
+        try:
+            await each.control.stop(str(each.stopped), resumes=resumes)
+        except (RetriableError, ConfigurationError) as err:
+            logger.debug("the stop of an input is not noted yet", input=each.spec.name, error=str(err))
+            return False
+        return True
 
     async def _look(self, each: Input) -> bool:
         """Learn what operators have told; False if nobody knows now."""
@@ -155,6 +178,7 @@ class Inputs:
 
     async def _follow(self, each: Input) -> None:
         while True:
+            _check_told(each)
             await asyncio.sleep(CONTROL_POLL_S)
             await self._look(each)
 
@@ -164,11 +188,12 @@ class Inputs:
     async def _read(self, each: Input, log: InputLog) -> None:
         """Read the partitions that are this process's, those that are added later, too."""
         await self._look_until_known(each)
+        _check_told(each)
         topic = await self._topic_of(each, log)
         notes = InputNotes(self._store, self._topic, each.spec.name)
         partitions = await self._partitions_of(each, log)
         first = await self._first_start(each, notes, FirstStart(topic.topic_id, partitions))
-        admission = InputAdmission(self._ingest, each.spec, topic)
+        admission = InputAdmission(self._ingest, each.spec, topic, self._memory)
         readers: dict[int, asyncio.Task[None]] = {}
         looked_at = self._ingest.clock.monotonic()
         async with asyncio.TaskGroup() as running:
@@ -257,6 +282,12 @@ class Inputs:
                     f"topic {each.spec.topic} is one that this gateway writes: it would read its own events"
                 )
             return topic
+
+
+def _check_told(each: Input) -> None:
+    """Raise InputStoppedError if it is noted that the input must not be read on."""
+    if each.control.told.stop:
+        raise InputStoppedError(each.control.told.stop)
 
 
 async def _end(readers: Iterable["asyncio.Task[None]"]) -> None:

@@ -52,6 +52,10 @@ class InputStoppedError(Exception):
     """An input must not be read on: one sentence on the reason."""
 
 
+class NotedStopError(InputStoppedError):
+    """The same, by a reason that a restart would forget: it is noted, and all workers stop."""
+
+
 class Place(NamedTuple):
     """What a partition of an input is."""
 
@@ -140,26 +144,29 @@ class InputPartition:
         self.position = await self._checked(self.position)
         reader = self._log.reader(self._spec.topic, self._place.partition, self.position)
         try:
-            while True:
-                if self._is_sought:
-                    self.position = self.committed = None
-                    return
-                if pause_s := self._pause_s():
-                    await asyncio.sleep(pause_s)
-                else:
-                    await self._read_next(reader)
-                await self._commit_if_due()
-                await self._look_at_end_if_due()
+            with self._admission.memory.reading():
+                await self._read_by(reader)
         finally:
             reader.close()
+
+    async def _read_by(self, reader: InputReader) -> None:
+        while True:
+            if self._is_sought:
+                self.position = self.committed = None
+                return
+            if pause_s := self._pause_s():
+                await asyncio.sleep(pause_s)
+            else:
+                await self._read_next(reader)
+            await self._commit_if_due()
+            await self._look_at_end_if_due()
 
     def _pause_s(self) -> float:
         """Return how long to read nothing."""
         if self._control.told.is_paused:
             return PAUSE_POLL_S
-        if self._pace is None:
-            return 0.0
-        pause_s = min(PAUSE_POLL_S, self._pace.wait_s(1, self._clock.monotonic()))
+        pace_s = 0.0 if self._pace is None else self._pace.wait_s(1, self._clock.monotonic())
+        pause_s = min(PAUSE_POLL_S, max(pace_s, self._admission.quotas.wait_s()))
         self.counts.throttled_s += pause_s
         return pause_s
 
@@ -167,6 +174,7 @@ class InputPartition:
         """Read on, until what was read has verdicts. Raises RetriableError: read anew from the position."""
         position = self.position or 0
         try:
+            reader.fetch_bytes = self._admission.memory.fetch_bytes
             async with asyncio.timeout(POLL_S_MAX):
                 records = await reader.poll(CHUNK_RECORDS_MAX)
         except TimeoutError as err:
@@ -261,7 +269,7 @@ class InputPartition:
         counts = self.counts
         events = counts.accepted + counts.duplicates + counts.conflicts
         if events >= CONFLICTS_AMONG and counts.conflicts > CONFLICTS_SHARE_MAX * events:
-            raise InputStoppedError(
+            raise NotedStopError(
                 f"{counts.conflicts} of {events} events of partition {self.number} of {self._spec.topic} "
                 "are conflicts: their ids do not name events; see the rule of ids"
             )

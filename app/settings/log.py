@@ -120,6 +120,11 @@ class LogSettings(Section):
         return f"{self.topic}.quarantine"
 
     @property
+    def observed_topic(self) -> Topic:
+        """The topic of all decided events of a trial. It has one partition."""
+        return Topic(f"{self.topic}.observed", 1)
+
+    @property
     def topics(self) -> tuple[Topic, Topic]:
         """The clean topic and its quarantine, each with the number of its partitions."""
         return (

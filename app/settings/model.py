@@ -51,6 +51,11 @@ class GatewaySettings(Section):
         None,
         description="YAML or JSON file of topics on Kafka whose records are events, see [inputs](inputs.md).",
     )
+    observe: bool = Field(
+        False,
+        description="Whether every decided event is also appended to the topic `<topic>.observed`, with its "
+        "verdict in the header `gw`: a [trial](migration.md) beside another pipeline, by one process.",
+    )
     write_keys_grace: Seconds = Field(
         DAY,
         ge=0,
@@ -181,6 +186,14 @@ class Settings(Section, alias_generator=None):
     def with_partitions(self, partitions: int) -> "Settings":
         """Return the settings of a clean topic that has so many partitions now."""
         return self.model_copy(update={"log": self.log.model_copy(update={"partitions": partitions})})
+
+    @property
+    def addresses(self) -> Iterator[tuple[str, int]]:
+        """Where the servers listen: the ingest port, the admin port, and probes if they have one."""
+        yield self.gateway.host, self.gateway.port
+        yield self.admin.host, self.admin.port
+        if self.admin.probe_listen is not None:
+            yield self.admin.probe_listen
 
     def contradictions(self) -> Iterator[str]:
         """Yield a sentence for each rule that the settings break."""

@@ -17,13 +17,13 @@ class HarnessError(Exception):
 class Harness:
     """One run of a client, from `open` to `kill` or `close`."""
 
-    def __init__(self, command: str, *, url: str, key: str, folder: Path) -> None:
-        """Start the client on the queue in a folder."""
+    def __init__(self, command: str, *, url: str, key: str, folder: Path, **options: Any) -> None:
+        """Start the client on the queue in a folder; options go to its `open`, too."""
         self._process = subprocess.Popen(
             shlex.split(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         folder.mkdir(parents=True, exist_ok=True)
-        told = self._ask({"do": "open", "url": url, "key": key, "path": str(folder / "queue.db")})
+        told = self._ask({"do": "open", "url": url, "key": key, "path": str(folder / "queue.db"), **options})
         self.client = str(told["client"])
 
     def track(self, events: list[dict[str, Any]]) -> None:

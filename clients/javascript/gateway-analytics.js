@@ -3,7 +3,7 @@
  * the user and consent, the context of a page, hooks, compression. It needs that file beside it, and no other.
  */
 
-import { attempt, Client, ksuid, QUEUE_EVENTS } from "./gateway-client.js";
+import { attempt, Client, hasId, ksuid, QUEUE_EVENTS } from "./gateway-client.js";
 
 export * from "./gateway-client.js";
 
@@ -165,9 +165,12 @@ export class Analytics extends Client {
 
   /** Queue the dead letters again, as new events that are known by their first place, too; resolve to how many. */
   async retryDeadLetters() {
-    const letters = await this.#letters();
-    await this.#deleteLetters(letters);
-    for (const [, { session, sequence, event }] of letters) await super.send({ messageId: `${session}-${sequence}`, ...event });
+    const letters = (await this.#letters()).filter(([, { event }]) => event);
+    for (const letter of letters) {
+      const [, { session, sequence, event }] = letter;
+      await super.send(hasId(event) ? event : { ...event, messageId: `${session}-${sequence}` });
+      await this.#deleteLetters([letter]); // afterwards: one that is in both is known by its id
+    }
     return letters.length;
   }
 
@@ -245,7 +248,9 @@ export class Analytics extends Client {
   /** @param {Parameters<Client["_settle"]>} told */
   _settle(...told) {
     const found = super._settle(...told);
-    if (found.length) this.#letters().then((all) => this.#deleteLetters(all.slice(0, -DEAD_LETTERS_MAX)));
+    /** @param {[string, import("./gateway-client.js").Letter]} entry */
+    const isElsewhere = ([, { code }]) => code !== "event_refused";
+    if (found.length) this.#letters().then((all) => this.#deleteLetters(all.slice(0, -DEAD_LETTERS_MAX).filter(isElsewhere)));
     return found;
   }
 
@@ -360,9 +365,9 @@ export function itemStorage(items, name = "gateway") {
       const of = nameOf(kind, session === undefined ? "" : [session, 0]).replace(session === undefined ? /""]$/ : /0]]$/, "");
       const reading = last.then(async () => items.multiGet((await items.getAllKeys()).filter((key) => key.startsWith(of))));
       last = reading.then(() => {}, () => {}); // what is written meanwhile is not in it
-      const found = (await reading).map(([key, value]) => {
-        /** @type {[any, any]} */ const entry = [JSON.parse(key.slice(name.length + 1))[1], JSON.parse(value ?? "null")];
-        return entry;
+      /** @type {[any, any][]} */ const found = (await reading).flatMap(([key, value]) => {
+        const entry = attempt(() => [JSON.parse(key.slice(name.length + 1))[1], JSON.parse(value ?? "")]);
+        return entry ? [entry] : []; // what is damaged stays where it is
       });
       return found.sort(([a], [b]) => (Array.isArray(a) ? a[1] - b[1] : a < b ? -1 : 1));
     },

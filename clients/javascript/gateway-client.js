@@ -113,7 +113,7 @@ class Keeper {
       this.#drop(changes);
       return true;
     };
-    const isWritten = !!(await this.#asked(write));
+    const isWritten = !changes.length || !!(await this.#asked(write)); // no change says nothing of the storage
     if (!this._isInUse) this.#drop(changes.filter(isDeletion));
     return isWritten;
   }
@@ -722,9 +722,13 @@ export class Client extends Queue {
     } catch (/** @type {any} */ err) {
       const half = batch.events.length >> 1;
       const [event] = batch.events;
-      const isDoubted = err.kind === "doubt" && !half && (await this.#ask().catch(() => {})); // alone, while others are taken
-      if (isDoubted && (event.refusals = (event.refusals ?? 0) + 1) >= REFUSALS_MAX) err.kind = "split";
-      if (!/again|refused/.test(err.kind)) this.#eventsMax = half || 1; // its size may be the reason
+      if (!/again|refused/.test(err.kind)) {
+        this.#eventsMax = half || 1; // its size may be the reason
+        if (!half && !err.isSure) {
+          await this.#ask(); // who refuses all says nothing of this one
+          err.kind = (event.refusals = (event.refusals ?? 0) + 1) < REFUSALS_MAX ? "doubt" : "split";
+        }
+      }
       if (err.kind !== "split") throw err;
       if (half) return true;
       document = { rejected: [{ index: 0, code: "event_refused", message: err.message }] };
@@ -908,7 +912,7 @@ function tell(callback, ...told) {
 // ---- what an answer says
 
 const RETRY_AFTER_MAX_S = 300;
-const ABOUT_THE_BODY = /^(413|400 (invalid_json|body_[tn]o|unsupported_enc|too_many_events|request_too|batch_missing))/; // body_too_..., body_not_...
+const ABOUT_THE_BODY = /^(413|400 (invalid_json|body_too|too_many_events|request_too|batch_missing))/;
 
 /**
  * Return the document of the gateway's 200. Only what has the gateway's request id is its word: proxies and
@@ -928,8 +932,10 @@ export function verdictOf(status, headers, text) {
   const said = `${status} ${isGateway ? document.code : ""}`;
   const isRefused = /^40[13] ./.test(said);
   const isDoubted = /^4(?!08|29)/.test(said);
+  const isSplit = ABOUT_THE_BODY.test(said);
   throw Object.assign(new Error(`${status} ${text.slice(0, 200)}`), {
-    kind: ABOUT_THE_BODY.test(said) ? "split" : isRefused ? "refused" : isDoubted ? "doubt" : "again",
+    isSure: isSplit && isGateway, // who is between may say so of all
+    kind: isSplit ? "split" : isRefused ? "refused" : isDoubted ? "doubt" : "again",
     retryAfterMs: 1_000 * Math.min(Number(headers.get("Retry-After")) || 0, RETRY_AFTER_MAX_S), // a date would need a clock that is right
   });
 }

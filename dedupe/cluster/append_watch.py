@@ -17,7 +17,6 @@ from typing import Any
 
 import structlog
 
-from dedupe.cluster.assignment import WorkerId
 from dedupe.cluster.codec import APPENDS
 from dedupe.cluster.lane_moves import LaneMoves
 from dedupe.cluster.peer_directory import PeerDirectory
@@ -71,7 +70,6 @@ class AppendWatch:
         self._clock, self._on_change = clock, on_change
         self._lane_moves = moves
         self._probed_at: dict[int, float] = {}
-        self._told: dict[WorkerId, frozenset[int]] = {}  # what each other worker has given up, as last seen
         self._proved_since: dict[str, float] = {}  # by leader
         self._probes: dict[str, asyncio.Task[None]] = {}  # that are in progress, by leader
 
@@ -102,7 +100,7 @@ class AppendWatch:
 
     async def _look(self) -> None:
         now = self._clock.monotonic()
-        self._note_moves()
+        self._lane_moves.hear()
         for leader in [leader for leader, probe in self._probes.items() if probe.done()]:
             self._probes.pop(leader).result()
         late = [number for number in self._running - self.given_up if self._is_late(number, now)]
@@ -119,12 +117,6 @@ class AppendWatch:
             if leader not in self._probes:
                 self._probes[leader] = asyncio.create_task(probe(number))
 
-    def _note_moves(self) -> None:
-        """Note lanes that others give up; who stays unproved does not hold up the next owner of its lanes."""
-        for name, status in self._directory.alive().items():
-            self._lane_moves.note(status.given_up - self._told.get(name, frozenset()))
-            self._told[name] = status.given_up
-
     def _is_late(self, number: int, now: float) -> bool:
         lane = self._lanes[number]
         since = [at for at in (lane.appending_since, lane.health.failing_since) if at is not None]
@@ -139,7 +131,6 @@ class AppendWatch:
             _passes(self._lanes[number].log.probe, PROBE_S, is_again=True), self._ask_others(number, leader)
         )
         now = self._clock.monotonic()
-        self._note_moves()  # another worker may have given one up meanwhile, which was claimed here
         if is_answered or not others or not self._is_late(number, now):
             return
         lost = {each for each in self._running if self._lanes[each].log.leader == leader}

@@ -28,7 +28,7 @@ class HandOvers:
         has_disk_room: Callable[[], bool],
     ) -> None:
         """Watch nothing until `run`; see AppendWatch, SlowWatch and DiskWatch."""
-        watched = lanes, running, directory, clock, LaneMoves(clock), on_change
+        watched = lanes, running, directory, clock, LaneMoves(directory, clock), on_change
         self.appends = AppendWatch(*watched)
         self.slow = SlowWatch(*watched, standby_of=standby_of)
         self.disk = DiskWatch(*watched, standby_of=standby_of, has_room=has_disk_room)

@@ -90,9 +90,6 @@ class SlowWatch:
         self._slow_since: dict[str, float] = {}  # by leader
         self._probed_at = -AGAIN_S
         self._probed = 0  # the lane by which it was slow
-        self._told: dict[
-            WorkerId, frozenset[int]
-        ] = {}  # what each other worker has handed over, as last seen
         self._quick_since: float | None = None
 
     async def run(self) -> None:
@@ -132,7 +129,6 @@ class SlowWatch:
 
     async def _look(self) -> None:
         now = self._clock.monotonic()
-        self._note_moves()
         self._measure(now)
         slow = self._slow_leaders(now)
         if now - self._probed_at < AGAIN_S:
@@ -188,11 +184,6 @@ class SlowWatch:
 
     # ---- handing over
 
-    def _note_moves(self) -> None:
-        for name, status in self._directory.alive().items():
-            self._lane_moves.note(status.handed_over - self._told.get(name, frozenset()))
-            self._told[name] = status.handed_over
-
     async def _check(self, leader: str) -> None:
         """Hand all lanes over if their standbys get answers of the leader that this worker waits for."""
         self._probed_at = self._clock.monotonic()
@@ -206,7 +197,6 @@ class SlowWatch:
             ask_standbys(self._directory, followed, led[0]),
         )
         standby_s = max(whole.values()) if whole.keys() == followed.keys() else None
-        self._note_moves()  # meanwhile
         is_other = lanes != sorted(self._running) or any(map(self._lane_moves.has_moved, lanes))
         if is_other or standby_s is None or own.seconds < max(SLOW_S, TIMES * standby_s):
             return

@@ -21,6 +21,7 @@ class RejectionCode(StrEnum):
     SEQUENCE_INVALID = "sequence_invalid"
     UNREADABLE = "unreadable"
     SCHEMA_ENCODED = "schema_encoded"
+    SOURCE_NOT_LISTED = "source_not_listed"
     WRITE_KEY_INVALID = "write_key_invalid"
     CONFLICT = "conflict"
     SESSION_FENCED = "session_fenced"

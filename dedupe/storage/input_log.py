@@ -28,6 +28,9 @@ class InputReader(Protocol):
     position: Offset
     """Behind the last record that was read, and behind markers that follow it."""
 
+    fetch_bytes: int
+    """About what the next response may have; one record batch is never split."""
+
     async def poll(self, records_max: int) -> Sequence[LogRecord]:
         """
         Return the next records; none if there are none within half a second or only the position has moved.

@@ -8,7 +8,7 @@ from itertools import product
 from typing import NamedTuple
 
 from loadtests.bench.contestants import Contestant
-from loadtests.bench.load import send_all
+from loadtests.bench.load import LoadError, send_all
 
 CONNECTIONS = 32
 """Enough to keep every contestant busy, with one request at a time on each."""
@@ -90,7 +90,10 @@ def measure(
 def _sample(contestant: Contestant, load: Load, count: int) -> Sample:
     requests = contestant.history.requests(count, load.batch_events, duplicate_percent=load.duplicate_percent)
     before = contestant.cpu_seconds()
-    answered = send_all(contestant.port, requests, load.connections)
+    try:
+        answered = send_all(contestant.port, requests, load.connections)
+    except LoadError as err:
+        raise LoadError(f"{contestant.name}, {load}: {err}") from err
     after = contestant.cpu_seconds()
     events = count * load.batch_events
     cpu_us = {role: (after[role] - before[role]) / events * 1e6 for role in after}

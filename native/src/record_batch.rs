@@ -2,7 +2,7 @@
 
 use crate::faults::caught;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple, PyType};
 
 const HEAD_BYTES: usize = 61;
 const LENGTH_FROM: usize = 12;
@@ -14,9 +14,11 @@ const VERSION: u8 = 1;
 const FLAG_SESSION: u8 = 1;
 const FLAG_CHECKSUM: u8 = 16;
 const FLAG_CLOUDEVENT: u8 = 64;
+const HEADED: &str = "HeadedEvent";
 
 /// Returns the record batch of new events, as `build_record` and aiokafka's builder make it.
 ///
+/// An event of the class `HeadedEvent` has headers of its own for its record.
 /// `sessions` has what is recorded of the session of each event, if any has one. Returns None if an event has a session
 /// that is not recorded, or a reason, or is a `CloudEvent`, or the batch has more than `bytes_max` bytes.
 #[pyfunction]
@@ -53,6 +55,7 @@ fn batch_of(
         return Ok(None);
     }
     let mut out = vec![0; HEAD_BYTES];
+    let mut kinds = Kinds::default();
     for (place, event) in events.iter().enumerate() {
         let event = event.cast::<PyTuple>()?;
         let session = match sessions.get(place) {
@@ -66,7 +69,9 @@ fn batch_of(
         if event.get_borrowed_item(6)?.extract::<u8>()? & FLAG_CLOUDEVENT != 0 {
             return Ok(None);
         }
-        let is_put = put_event(&mut out, event, session, place, first_lane_seq + place as u64)?;
+        let headers = if kinds.is_headed(event)? { Some(event.getattr("headers")?) } else { None };
+        let headers = headers.as_ref().map(|found| found.cast::<PyList>()).transpose()?;
+        let is_put = put_event(&mut out, event, session, headers, place, first_lane_seq + place as u64)?;
         if !is_put || out.len() > bytes_max {
             return Ok(None);
         }
@@ -93,11 +98,32 @@ fn batch_of(
     Ok(Some(out))
 }
 
+/// Which classes of events have headers; the last one seen is remembered, since most batches have one class.
+#[derive(Default)]
+struct Kinds<'py> {
+    last: Option<(Bound<'py, PyType>, bool)>,
+}
+
+impl<'py> Kinds<'py> {
+    fn is_headed(&mut self, event: &Bound<'py, PyTuple>) -> PyResult<bool> {
+        let kind = event.get_type();
+        if let Some((last, is_headed)) = &self.last {
+            if last.is(&kind) {
+                return Ok(*is_headed);
+            }
+        }
+        let is_headed = kind.name()?.to_str()? == HEADED;
+        self.last = Some((kind, is_headed));
+        Ok(is_headed)
+    }
+}
+
 /// Returns false if the session is odd.
 fn put_event(
     out: &mut Vec<u8>,
     event: &Bound<'_, PyTuple>,
     session: Option<&Bound<'_, PyTuple>>,
+    headers: Option<&Bound<'_, PyList>>,
     place: usize,
     lane_seq: u64,
 ) -> PyResult<bool> {
@@ -125,22 +151,32 @@ fn put_event(
     }
     gw.extend_from_slice(&checksum.finalize().to_be_bytes());
     let progress_size = progress.as_ref().map_or(0, |progress| bytes_size(b"gs") + bytes_size(progress));
+    let mut headers_count = 2 + usize::from(progress.is_some());
+    let mut more = Vec::new();
+    for header in headers.into_iter().flatten() {
+        let header = header.cast::<PyTuple>()?;
+        let (name, value) = (header.get_borrowed_item(0)?, header.get_borrowed_item(1)?);
+        put_bytes(&mut more, name.cast::<PyString>()?.to_str()?.as_bytes());
+        put_bytes(&mut more, value.cast::<PyBytes>()?.as_bytes());
+        headers_count += 1;
+    }
     let size = 1 // attributes
         + 1 // timestamp delta
         + varint_bytes(place)
         + bytes_size(id)
         + bytes_size(value)
-        + 1 // number of headers
+        + varint_bytes(headers_count)
         + bytes_size(b"source") + bytes_size(source)
         + bytes_size(b"gw") + bytes_size(&gw)
-        + progress_size;
+        + progress_size
+        + more.len();
     out.reserve(size + 8);
     put_varint(out, size);
     out.extend_from_slice(&[0, 0]);
     put_varint(out, place);
     put_bytes(out, id);
     put_bytes(out, value);
-    put_varint(out, 2 + usize::from(progress.is_some()));
+    put_varint(out, headers_count);
     for part in [b"source", source, b"gw", &gw] {
         put_bytes(out, part);
     }
@@ -148,6 +184,7 @@ fn put_event(
         put_bytes(out, b"gs");
         put_bytes(out, &progress);
     }
+    out.extend_from_slice(&more);
     Ok(true)
 }
 

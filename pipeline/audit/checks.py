@@ -34,6 +34,9 @@ CONFLICT = "conflict"
 SECOND_PLACE = "second_place"
 WRONG_KEY = "wrong_key"
 MISSING = "missing"
+LOST = "lost"
+LOST_OR_EXPIRED = "lost_or_expired"
+NOT_READ = "not_read"
 NOT_ARCHIVED = "not_archived"
 UNJUDGED = "unjudged"
 REPEATED = "repeated"
@@ -57,12 +60,15 @@ VIOLATIONS = {
     SECOND_PLACE: "its event is stored before in another place of its client's sessions, within the window",
     WRONG_KEY: "its key or partition does not follow from the identity secret",
     MISSING: "the archive lacks records of these offsets",
+    LOST: "an event of the input is neither stored nor in quarantine",
 }
 """Kinds that break the gateway's promise."""
 
 OPEN_QUESTIONS = {
     REPEATED: "its event is stored before; whether that is allowed depends on --stats "
     "(or --window and --index-keys-max)",
+    LOST_OR_EXPIRED: "an event of the input is neither stored nor in quarantine, "
+    "but may have been, since the topic's first records have expired",
 }
 """Kinds that may break it, so that there is no verdict."""
 
@@ -70,6 +76,7 @@ NOTICES = {
     RENUMBERED: "its lane_seq continues at its offset, as after retention has emptied the partition",
     ALLOWED_REPEAT: "its event is stored before, but further back than ids are remembered",
     NOT_ARCHIVED: "the topic holds records from here on that are not archived yet",
+    NOT_READ: "the gateway has not read the input from here on yet",
     UNJUDGED: "retention deleted these offsets before an audit read them",
     CLIENT_GAP: "its client session lacks sequences: the client lost these events, or will still send them",
     OUTSIDE_RETENTION: "it is older than the retention",

@@ -66,7 +66,7 @@ def wrong_keys(records: DataFrame, *, secret: bytes, partitions: int) -> DataFra
     Returns:
         kind, partition, offset, message_id, source, detail.
     """
-    find = _finder(secret, partitions)
+    find = finder(secret, partitions)
     return records.select(*_Record._fields).mapInArrow(find, from_arrow_schema(_WRONG_KEYS))
 
 
@@ -91,7 +91,9 @@ class _Record(NamedTuple):
         return LogRecord(self.offset, 0, self.key, b"", headers)
 
 
-def _finder(secret: bytes, partitions: int) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+def finder(secret: bytes, partitions: int) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    """Return the function that finds the rows of wrong_keys in batches of schema.RECORD."""
+
     def find(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         identity = Identity(secret)
         for batch in batches:

@@ -25,7 +25,7 @@ CHECKED = {
     "partitions": (checks.WRONG_PARTITION,),
     "sequence": (checks.GAP, checks.ORDER, checks.TIME_ORDER),
     "duplicates": (checks.DUPLICATE, checks.CONFLICT, checks.REPEATED),
-    "completeness": (checks.MISSING,),
+    "completeness": (checks.MISSING, checks.LOST, checks.LOST_OR_EXPIRED),
     "identity": (checks.WRONG_KEY,),
 }
 """The checks, and the kinds of their findings."""

@@ -9,15 +9,19 @@ import typer
 from pyspark.sql import SparkSession
 
 from pipeline.audit.deep import identity_secret
+from pipeline.audit.inputs import comparison_of, with_input
+from pipeline.audit.prepared import AuditRequest, Engine
 from pipeline.audit.reconciliation import load_stats
 from pipeline.audit.report import check_folder, print_text, write_report
-from pipeline.audit.run_audit import AuditRequest, run_audit
+from pipeline.audit.run_audit import run_audit
 from pipeline.audit.scope import Scope
 from pipeline.runtime import options
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
-from pipeline.sinks.lake import published_ledger
-from pipeline.sources.records import LakeSource, Selection, Source, parse_source
+from pipeline.sinks.lake import local_ledger, published_ledger
+from pipeline.sinks.ledger import Ledger
+from pipeline.sources.local import LocalRecords
+from pipeline.sources.records import LakeSource, Offsets, Selection, Source, parse_source
 
 StatsOption = Annotated[
     str | None,
@@ -77,6 +81,41 @@ RetentionOption = Annotated[
     timedelta | None,
     options.duration_option("--retention", "list records older than this"),
 ]
+EngineOption = Annotated[
+    Engine,
+    typer.Option(
+        "--engine",
+        help="local: without Java, a log:// or an archive in a folder, only if it is clean; auto: local for "
+        "up to 5 million records, and Spark for others and to name what is wrong",
+    ),
+]
+InputOption = Annotated[
+    str | None,
+    typer.Option(
+        "--input",
+        metavar="NAME",
+        help="an input of the gateway: also prove that each event it has read of that topic is stored",
+    ),
+]
+InputsFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--inputs-file",
+        metavar="FILE",
+        envvar="GATEWAY_INPUTS_FILE",
+        show_envvar=True,
+        help="the gateway's file of inputs",
+    ),
+]
+InputFromOption = Annotated[
+    Offsets | None,
+    typer.Option(
+        "--input-from",
+        parser=options.parsed(options.offsets),
+        metavar="OFFSETS",
+        help="where the gateway began to read, e.g. 0:100,1:250; default: the first offsets",
+    ),
+]
 SinceLastOption = Annotated[
     str | None,
     typer.Option(
@@ -105,6 +144,10 @@ def audit(
     index_keys_max: IndexKeysMaxOption = None,
     retention: RetentionOption = None,
     since_last: SinceLastOption = None,
+    engine: EngineOption = Engine.AUTO,
+    input_name: InputOption = None,
+    inputs_file: InputsFileOption = None,
+    input_from: InputFromOption = None,
     remote: options.RemoteOption = None,
     conf: options.ConfOption = None,
 ) -> None:
@@ -130,9 +173,17 @@ def audit(
         is_shallow=shallow,
         since_last=since_last,
         read_ledger=partial(_ledger, source),
+        read_local_ledger=_local_ledger,
+        engine=engine,
     )
-    start = partial(start_session, "audit", source, against, remote=remote, conf=conf)
-    result = run_audit(start, request, progress_logger("audit"))
+    is_whole = since_last is None and request.selection.is_everything
+    compared = comparison_of(source, input_name, inputs_file, input_from, is_whole=is_whole)
+    topic = None if compared is None else compared.input.topic
+    start = partial(start_session, "audit", source, against, topic, remote=remote, conf=conf)
+    log_progress = progress_logger("audit")
+    result = run_audit(start, request, log_progress)
+    if compared is not None:
+        result = with_input(start(), result, compared, log_progress)
     print_text(result)
     if report is not None:
         write_report(result, report)
@@ -140,8 +191,15 @@ def audit(
 
 
 def _ledger(source: Source, spark: SparkSession) -> Scope | None:
+    return _scope(published_ledger(spark, source)) if isinstance(source, LakeSource) else None
+
+
+def _local_ledger(records: LocalRecords) -> Scope | None:
+    return _scope(local_ledger(records))
+
+
+def _scope(ledger: Ledger | None) -> Scope | None:
     """Return the scope of an archive's ledger; None if it has none, or one without offsets, as a copy."""
-    ledger = published_ledger(spark, source) if isinstance(source, LakeSource) else None
     if ledger is None or ledger.partitions == 0:
         return None
     ends = ledger.records_end

@@ -299,6 +299,19 @@ async def offsets_at(brokers: str, topic: str, moment: datetime) -> dict[int, in
 
 
 @_blocking
+async def committed_offsets(brokers: str, topic: str, group: str) -> dict[int, int]:
+    """
+    Return what a consumer group has committed of a topic; a partition without is left out.
+
+    Raises:
+        PipelineError: Kafka does not answer, or has no such topic.
+    """
+    async with _consumer(brokers, group_id=group, enable_auto_commit=False) as consumer:
+        committed = {tp: await consumer.committed(tp) for tp in await _partitions(brokers, topic)}
+    return {tp.partition: offset for tp, offset in committed.items() if offset is not None}
+
+
+@_blocking
 async def records_ends(brokers: str, topic: str, ranges: Mapping[int, tuple[int, int]]) -> dict[int, int]:
     """
     Return the offset after the last record of each range; the range's start if it holds no record.

@@ -158,7 +158,7 @@ def read_records(spark: SparkSession, source: Source, selection: Selection) -> D
     """Return the records of a selection as a batch, in schema.RECORD."""
     match source:
         case KafkaSource():
-            reader = spark.read.format("kafka").options(**_kafka_options(source, "batch"))
+            reader = spark.read.format("kafka").options(**kafka_options(source, "batch"))
             if selection.from_offsets or selection.to_offsets:
                 first, end = _kafka_bounds(source, selection)
                 reader = reader.options(startingOffsets=first, endingOffsets=end)
@@ -199,7 +199,7 @@ def stream_records(
     """
     match source:
         case KafkaSource():
-            options = _kafka_options(source, job) | {"maxOffsetsPerTrigger": str(offsets_per_batch)}
+            options = kafka_options(source, job) | {"maxOffsetsPerTrigger": str(offsets_per_batch)}
             options["startingOffsets"] = (
                 "earliest" if starting is None else _kafka_bounds(source, Selection(from_offsets=starting))[0]
             )
@@ -268,7 +268,8 @@ def _log_options(source: LogSource, starting: Offsets | None) -> dict[str, str]:
     return {"path": source.data_dir, "topic": source.topic, "starting": json.dumps(starting or {})}
 
 
-def _kafka_options(source: KafkaSource, job: str) -> dict[str, str]:
+def kafka_options(source: KafkaSource, job: str) -> dict[str, str]:
+    """Return the options of Spark's connector; `job` is part of the consumer group. Raises UsageError."""
     return {
         **KafkaSettings.read().spark_options(),
         **KAFKA_OPTIONS,
@@ -296,13 +297,13 @@ def _from_kafka(messages: DataFrame) -> DataFrame:
         "key",
         "value",
         # Any producer may send other bytes than UTF-8, which Python could not decode.
-        F.try_validate_utf8(_header("source").cast("string")).alias("source"),
-        _header("gw").alias("gw"),
-        _header("gs").alias("gs"),
+        F.try_validate_utf8(header("source").cast("string")).alias("source"),
+        header("gw").alias("gw"),
+        header("gs").alias("gs"),
     )
 
 
-def _header(name: str) -> Column:
+def header(name: str) -> Column:
     """Return the header of this name; null unless there is exactly one."""
     # Without a lambda, for which Spark generates no code.
     names = F.col("headers")["key"]

@@ -22,17 +22,29 @@ def send(gateway: Gateway, *events: dict[str, object]) -> None:
 
 def test_a_log_becomes_tables(gateway: Gateway, tmp_path: Path) -> None:
     send(gateway, *[new_event(event="Looked At", userId=f"u{n % 7}") for n in range(40)])
+    sold = {
+        "specversion": "1.0",
+        "id": "1",
+        "source": "/shop",
+        "type": "com.example.sold",
+        "data": {"price": 10},
+    }
+    httpx.post(f"{gateway.url}/v1/cloudevents", json=sold, auth=AUTH).raise_for_status()
     commands = blocks_of(DATA, "sh")[0].replace("gateway ", ".venv/bin/gateway ")
     printed = typed(commands, gateway, folder=tmp_path)
     assert len(printed.splitlines()) == 3
     expected = [orjson.loads(line) for line in (tmp_path / "events.jsonl").read_bytes().splitlines()]
-    count, table = (sql.replace("'events.", f"'{tmp_path}/events.") for sql in blocks_of(DATA, "sql"))
+    count, table, cloudevents = (
+        sql.replace("'events.", f"'{tmp_path}/events.") for sql in blocks_of(DATA, "sql")
+    )
     with duckdb.connect() as session:
         counts = {row[0]: row[1:] for row in session.execute(count).fetchall()}
         assert counts["Looked At"] == (
             sum(line["value"].get("event") == "Looked At" for line in expected),
             7,
         )
+        shown = session.execute(cloudevents).fetchall()
+        assert ("com.example.sold", "/shop", None, '{"price":10}') in shown
         session.execute(table)
         stored = session.execute(f"SELECT messageId FROM '{tmp_path}/events.parquet'").fetchall()
     assert sorted(row[0] for row in stored) == sorted(line["messageId"] for line in expected)

@@ -10,28 +10,32 @@ import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
+import jsonschema
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from dedupe.model.types import Headers
+from tests.support.documents import ROOT
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli
 from tests.support.kafka import create_topic, delete_records, delete_topics
-from tests.support.verdict import Committed, read_kafka
+from tests.support.verdict import Committed, read_kafka, read_sqlite
 
 pytestmark = pytest.mark.kafka
 
 PARTITIONS = 2
+SCHEMA = ROOT / "app" / "admin" / "stats.schema.json"
 Record = tuple[bytes | None, bytes | None]
 
 
 class Pair:
     """A gateway with one input, and the topics on both sides."""
 
-    def __init__(self, folder: Path, servers: str) -> None:
+    def __init__(self, folder: Path, servers: str, **settings: str) -> None:
         name = uuid.uuid4().hex[:12]
         self.servers, self.folder = servers, folder
         self.input, self.clean = f"raw-{name}", f"events-{name}"
@@ -44,6 +48,7 @@ class Pair:
                 "GATEWAY_TOPIC": self.clean,
                 "GATEWAY_PARTITIONS": str(PARTITIONS),
                 "GATEWAY_INPUTS_FILE": str(self.inputs_file),
+                **settings,
             },
         )
         self.tell()
@@ -169,6 +174,34 @@ async def test_each_event_is_stored_once_through_kills(pair: Pair) -> None:
     found = await pair.wait_for(set(ids))
     assert Counter(each.message_id for each in found) == Counter(ids)
     assert await pair.quarantined() == []
+
+
+async def test_embedded_log_stores_each_event_once_through_a_kill(
+    tmp_path: Path, kafka_bootstrap: str
+) -> None:
+    pair = Pair(tmp_path, kafka_bootstrap, GATEWAY_LOG="sqlite")
+    pair.tell(cluster={"bootstrap_servers": kafka_bootstrap})
+    await pair.create()
+    ids = [f"m-{number}" for number in range(3_000)]
+    await pair.send(records_of([event(each) for each in [*ids, *ids[:300]]]))
+
+    def stored() -> list[str]:
+        return [each.message_id for each in read_sqlite(pair.gateway.data, pair.clean)]
+
+    try:
+        pair.gateway.start()
+        async with asyncio.timeout(60):
+            while not stored():
+                await asyncio.sleep(0.02)
+        pair.gateway.kill()
+        pair.gateway.start()
+        async with asyncio.timeout(60):
+            while len(stored()) < len(ids) or await pair.committed() != {0: 1_650, 1: 1_650}:
+                await asyncio.sleep(0.2)
+        assert Counter(stored()) == Counter(ids)
+        assert (await told(pair, "pause", "raw"))[0] == 0
+    finally:
+        pair.gateway.stop()
 
 
 async def test_topic_that_is_read_again_stores_nothing_twice(pair: Pair) -> None:
@@ -362,6 +395,9 @@ async def test_conflicts_stop_an_input(pair: Pair) -> None:
     assert told.returncode == 1
     assert "are conflicts" in row["stopped"]
     assert row["conflicts"] > 50
+    stats = await asyncio.to_thread(pair.gateway.stats)
+    jsonschema.validate(stats, json.loads(SCHEMA.read_text()))
+    assert [each["stopped"] for each in stats["inputs"]] == [row["stopped"]]
     page = (await asyncio.to_thread(httpx.get, f"{pair.gateway.admin_url}/metrics")).text
     assert f'gateway_input_stopped{{input="{row["input"]}"}} 1.0' in page
 
@@ -414,3 +450,32 @@ async def test_stopped_input_reads_on_when_it_is_resumed(pair: Pair) -> None:
     assert (await told(pair, "seek", "raw", "--to", "earliest"))[0] == 0
     assert (await told(pair, "resume", "raw"))[0] == 0
     await pair.wait_for({"b", "c"})
+
+
+async def test_trial_has_every_event_of_both_doors_with_its_verdict(
+    tmp_path: Path, kafka_bootstrap: str
+) -> None:
+    pair = Pair(tmp_path, kafka_bootstrap, GATEWAY_OBSERVE="true")
+    await pair.create()
+    await pair.send(records_of([event("a"), event("a"), event("a", other=1), b"no event"]), 0)
+    pair.gateway.start()
+    try:
+        assert (await pair.post(event("b")))["Gateway-Accepted"] == "1"
+        async with asyncio.timeout(60):
+            while len(found := await headers_in(pair.servers, f"{pair.clean}.observed")) < 5:
+                await asyncio.sleep(0.1)
+        code, document = await asyncio.to_thread(sources_of, pair.gateway)
+    finally:
+        pair.gateway.stop()
+    verdicts = Counter((each["gw"], each.get("origin", b"").rpartition(b"/")[2]) for each in found)
+    places = {b"accepted": b"0", b"duplicate": b"1", b"conflict": b"2", b"rejected": b"3"}
+    assert verdicts == Counter([*places.items(), (b"accepted", b"")])
+    assert next(each["original"] for each in found if each["gw"] == b"conflict").count(b"/") == 1
+    assert code == 0
+    assert document["total"]["duplicate_libraries"] == {"same_request: input topic": 1}
+
+
+def sources_of(gateway: Gateway) -> tuple[int, dict[str, Any]]:
+    """Return what `gateway sources web` tells."""
+    done = cli(gateway, "sources", "web", "-o", "json", "--url", gateway.admin_url)
+    return done.returncode, json.loads(done.stdout.splitlines()[0])

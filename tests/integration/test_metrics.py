@@ -51,6 +51,7 @@ def keyed(tmp_path: Path) -> Gateway:
             "GATEWAY_WRITE_KEYS_FILE": str(keys),
             "GATEWAY_PARTITIONS": "1",
             "GATEWAY_SNAPSHOTS_URL": f"file://{tmp_path}/bucket",
+            "GATEWAY_OBSERVE": "true",
         },
     )
 

@@ -2,9 +2,11 @@
 Claim: what README tells a newcomer to type works as printed, and answers what it shows.
 """
 
+import re
 import time
 from pathlib import Path
 
+import httpx
 import orjson
 
 from app.auth.key_file import KeyFile
@@ -29,6 +31,19 @@ def test_commands_of_the_quickstart_answer_what_is_shown(tmp_path: Path) -> None
     (receipt,) = orjson.loads(first[2])["receipts"]
     assert {name: events[name] for name in receipt} == receipt
     assert (stats["totals"]["accepted"], stats["totals"]["duplicates"]) == (1, 1)
+
+
+def test_banner_leads_to_the_console_and_its_command_works(tmp_path: Path) -> None:
+    with Gateway(tmp_path / "gateway") as gateway:
+        deadline = time.monotonic() + 30
+        while "  curl -i " not in (banner := gateway.log_path.read_text()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (console,) = re.findall(r"^  console (\S+)$", banner, flags=re.MULTILINE)
+        page = httpx.get(console)
+        assert (page.status_code, page.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+        (command,) = re.findall(r"^  (curl .*)$", banner, flags=re.MULTILINE)
+        assert b'"messageId":"hello-1"' in typed(command, gateway, folder=tmp_path)
 
 
 def test_key_file_is_one(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_sources_are_told_on_one_screen(tmp_path: Path) -> None:
         assert send(gateway, EVENT, x_retry_count="1", user_agent="analytics-python/2.3.4") == 200
         assert send(gateway, EVENT, key="ios-key") == 200
         assert send(gateway, EVENT, key="unknown-key") == 401
-        assert [send(gateway, [EVENT] * 20, key="full-key") for _ in range(2)] == [200, 429]
+        assert [send(gateway, [EVENT] * 500, key="full-key") for _ in range(2)] == [200, 429]
 
         table = cli(gateway, "sources", "-o", "table", "--url", gateway.admin_url).stdout.decode()
         details = cli(gateway, "sources", "web", "-o", "table", "--url", gateway.admin_url).stdout.decode()
@@ -54,6 +54,7 @@ def test_sources_are_told_on_one_screen(tmp_path: Path) -> None:
     assert rows[""]["today"]["refused_codes"] == {"invalid_write_key": 1}
     assert rows["silent"]["total"]["events"] == {}
     assert "unkn..." in table
+    assert "1 requests over a quota; most of them from\n         1  full: events" in table
     assert "analytics-python 2.3.4" in details
     assert (missing.returncode, b"'nobody' has sent nothing" in missing.stderr) == (2, True)
     assert 'gateway_source_duplicates_total{cause="retry",source="web"} 1.0' in metrics

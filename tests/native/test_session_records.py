@@ -8,8 +8,8 @@ import pytest
 
 from dedupe.model.errors import RecordsRefusedError
 from dedupe.model.record import EventRecords
-from dedupe.model.types import Event, Progress, Session
-from dedupe.storage.kafka.record_batch import encode_batch
+from dedupe.model.types import Event, Progress, Session, with_headers
+from dedupe.storage.kafka.record_batch import encode_batch, for_events_it_knows
 from dedupe.storage.kafka.wire import ProducerIdAndEpoch
 
 PRODUCER = ProducerIdAndEpoch(2**40 + 1, 7)
@@ -45,6 +45,24 @@ def records_of(
     events: Sequence[Event], sessions: Sequence[Session | None], evicted: Sequence[Sequence[bytes]] = ()
 ) -> EventRecords:
     return EventRecords(events, sessions, evicted, lane_seq=2**40, timestamp_ms=FIRST_MS)
+
+
+def test_records_with_headers_have_the_same_bytes() -> None:
+    rng = random.Random(SEED)
+    for _ in range(BATCHES):
+        events = [random_event(rng) for _ in range(rng.choice((1, 2, 9, 70)))]
+        headers = [
+            [(rng.choice(("origin", "é", "")), rng.randbytes(rng.choice((0, 9, 300))))]
+            * rng.choice((0, 1, 2, 70))
+            for _ in events
+        ]
+        events = [with_headers(each, own) if own else each for each, own in zip(events, headers, strict=True)]
+        records = records_of(events, ())
+
+        found = encoded(records)
+
+        assert found == encode_batch(records, PRODUCER, 9, bytes_max=BATCH_BYTES_MAX)
+    assert for_events_it_knows(gateway_native.encode_records) is gateway_native.encode_records
 
 
 def test_records_of_sessions_have_the_same_bytes() -> None:

@@ -39,6 +39,8 @@ TIMES = LaneTimes(fencings_max=0)
 SECRET = b"what all workers of the simulation know"
 DEADLINE_S = 4.5
 PAUSE_S = 0.05
+RARELY_S = 1.0
+"""Between the events of one client while nothing but time has to pass."""
 """Of a client after a refusal, and of whoever looks whether something has become true."""
 LATE_MAX = 10
 PATIENCE_S = 60.0
@@ -170,7 +172,8 @@ class Worker:
         self._running.cancel()
         self.thaw()
         await asyncio.wait([self._running])
-        assert self._running.cancelled(), self._running.exception()
+        if not self._running.cancelled():
+            raise AssertionError(f"{self.name} had ended by itself") from self._running.exception()
         self._running = None
         self.world.disk.crash(lost_updates=lost_updates)
 
@@ -321,6 +324,7 @@ class GroupWorld:
         self.beside: Callable[[Worker], Coroutine[Any, Any, None]] | None = None
         """What each process runs besides lanes."""
         self._background: list[asyncio.Task[Any]] = []
+        self._is_busy = True
 
     async def __aenter__(self) -> "GroupWorld":
         self._background.append(asyncio.ensure_future(self.coordinator.keep_time()))
@@ -397,6 +401,13 @@ class GroupWorld:
         """Wait until the group has settled; return how long it took, in seconds."""
         return await self.until(lambda: self.is_settled, limit_s)
 
+    async def let_pass(self, seconds: float) -> None:
+        """Sleep while clients send rarely, and for their last pause: a test of minutes is one of seconds."""
+        self._is_busy = False
+        await asyncio.sleep(seconds - RARELY_S)
+        self._is_busy = True
+        await asyncio.sleep(RARELY_S)
+
     async def until(self, holds: Callable[[], bool], limit_s: float = PATIENCE_S) -> float:
         """Wait until something holds; return how long it took, in seconds."""
         began = asyncio.get_running_loop().time()
@@ -449,7 +460,7 @@ class GroupWorld:
             while True:
                 number += 1
                 await self.deliver([self.world.event(f"{name}-{number}", "x" * size)], by)
-                await asyncio.sleep(every_s)
+                await asyncio.sleep(every_s if self._is_busy else max(every_s, RARELY_S))
 
         task = asyncio.ensure_future(send_all())
         self._background.append(task)

@@ -41,7 +41,7 @@ async def test_worker_whose_appends_are_not_answered_hands_its_lanes_over(fault:
         assert owner.manager.assignment.owners.count(owner.name) == 0
         assert await group.settle() < 1, "the others need it for nothing"
         getattr(owner.world.connection, fault).clear()
-        await asyncio.sleep(append_watch.PROVED_S - 10)
+        await group.let_pass(append_watch.PROVED_S - 10)
         assert not owner.owned, "not proved yet"
         assert await group.until(lambda: bool(owner.owned)) < 30
         await group.settle()
@@ -98,7 +98,7 @@ async def test_worker_gets_lanes_again_once_all_leaders_that_it_missed_answer() 
         _send_to_all_lanes(group)
         await group.until(lambda: owner.manager.hand_overs.appends.given_up >= {0, 1})
         owner.world.connection.silent.discard("one")
-        await asyncio.sleep(append_watch.PROVED_S + 30)
+        await group.let_pass(append_watch.PROVED_S + 30)
         assert not owner.owned
         owner.world.connection.mend()
         await group.until(lambda: bool(owner.owned), append_watch.PROVED_S + 30)
@@ -186,7 +186,7 @@ async def test_lane_is_given_up_once_in_ten_minutes() -> None:
             worker.world.connection.drops_large.add(LEADER)
             await asyncio.sleep(40)
             worker.world.connection.drops_large.clear()
-            await asyncio.sleep(70)
+            await group.let_pass(70)
             await group.settle()
         given_up = sum(worker.manager.hand_overs.appends.moves for worker in group.alive)
         assert 0 < given_up <= len(group["a"].router.all_lanes)
@@ -317,7 +317,7 @@ async def test_lane_of_a_worker_that_stays_broken_can_be_given_up_again_after_te
         owner, follower = owner_and_follower(group)
         owner.world.connection.drops_large.add(LEADER)
         await group.until(lambda: group.owner_of(0) is follower)
-        await asyncio.sleep(MOVE_AGAIN_S)
+        await group.let_pass(MOVE_AGAIN_S)
         follower.world.connection.drops_large.add(LEADER)
         assert await group.until(lambda: group.owner_of(0) not in (follower, None)) < GAP_S
         assert 0 in follower.manager.hand_overs.appends.given_up

@@ -51,7 +51,7 @@ async def test_worker_whose_disk_is_low_gives_its_lanes_to_standbys_within_secon
 
     before = moves(group)
     owner.has_disk_room = True
-    await asyncio.sleep(ROOM_S - 5)
+    await group.let_pass(ROOM_S - 5)
     assert not owner.owned
     assert moves(group) == before
     assert await group.until(lambda: bool(owner.owned)) < 30
@@ -106,7 +106,7 @@ async def test_lane_is_given_up_once_in_ten_minutes() -> None:
         await group.start()
         for name in ("a", "b", "a", "b"):
             group[name].has_disk_room = False
-            await asyncio.sleep(60)
+            await group.let_pass(60)
             group[name].has_disk_room = True
             await asyncio.sleep(30)
         given_up_s = [at for lane, at, _ in group.given_up if lane == 0]
@@ -150,7 +150,7 @@ async def test_group_of_low_disks_serves_all_lanes_once_one_has_room() -> None:
             worker.start()
         await asyncio.sleep(40)
         rebalances = group.coordinator.rebalances
-        await asyncio.sleep(120)
+        await group.let_pass(120)
         assert group.coordinator.rebalances - rebalances <= 2, "they ask for the same again and again"
         group["b"].has_disk_room = True
         await group.until(lambda: len(group["b"].owned) == len(group["b"].router.all_lanes), MOVE_AGAIN_S)

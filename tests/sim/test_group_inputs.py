@@ -33,10 +33,22 @@ class CountingRouter:
         self.quarantine = worker.router.quarantine
 
     async def submit(
-        self, events: Sequence[Event], rejected: Sequence[Event], *, received_ms: int, deadline: Deadline
+        self,
+        events: Sequence[Event],
+        rejected: Sequence[Event],
+        *,
+        received_ms: int,
+        deadline: Deadline,
+        has_several_sources: bool,
     ) -> Outcomes:
         self._worker.sent += len(events) + len(rejected)
-        return await self._worker.router.submit(events, rejected, received_ms=received_ms, deadline=deadline)
+        return await self._worker.router.submit(
+            events,
+            rejected,
+            received_ms=received_ms,
+            deadline=deadline,
+            has_several_sources=has_several_sources,
+        )
 
 
 class Reading:

@@ -51,7 +51,7 @@ async def test_slow_owner_hands_all_its_lanes_over_within_forty_seconds(group: G
     assert not owner.owned
 
     owner.world.connection.latency_s.clear()
-    await asyncio.sleep(PROVED_S - 10)
+    await group.let_pass(PROVED_S - 10)
     assert not owner.owned, "not proved yet"
     assert await group.until(lambda: bool(owner.owned)) < 30
     assert not owner.manager.hand_overs.slow.is_slow
@@ -69,7 +69,7 @@ async def test_owner_that_is_too_slow_to_connect_anew_hands_its_lanes_over(group
     for lane in owner.router.all_lanes:
         lane.log.probe = probe  # type: ignore[method-assign]
     assert await group.until(lambda: group.owner_of(0) is follower) < 40
-    await asyncio.sleep(2 * PROVED_S)
+    await group.let_pass(2 * PROVED_S)
     assert not owner.owned
     await group.judge()
 
@@ -217,7 +217,7 @@ async def test_lane_is_handed_over_once_in_ten_minutes() -> None:
             await asyncio.sleep(60)
             handed_over += len(worker.manager.hand_overs.slow.handed_over - before)
             worker.world.connection.latency_s.clear()
-            await asyncio.sleep(70)
+            await group.let_pass(70)
             await group.settle()
         assert 0 < handed_over <= len(group["a"].router.all_lanes)
         await group.judge()

@@ -18,10 +18,11 @@ from app.ingest.event_limits import EventLimits
 from app.ingest.identify import Identifier
 from app.ingest.routes.events import Ingest
 from app.inputs.input_file import InputSpec
-from app.inputs.inputs import Input, Inputs
+from app.inputs.inputs import Clusters, Input, Inputs
+from app.inputs.memory import InputMemory
 from app.inputs.seeks import SeekRefusedError, SeekTo
 from dedupe.cluster.input_shares import InputShares, LoneShares
-from dedupe.model.types import Offset
+from dedupe.model.types import Headers, LogRecord, Offset
 from dedupe.router import Router
 from dedupe.storage.input_log import CommittedOffset
 from tests.sim.seeds import each_seed
@@ -31,6 +32,7 @@ from tests.support.sim.sim_inputs import SimInputs
 
 PARTITIONS, EVENTS, CRASHES = 2, 60, 3
 WINDOW_S = 7 * 86_400.0
+UNLIMITED = Quota()
 
 
 def inputs_of(
@@ -38,6 +40,7 @@ def inputs_of(
     router: Router,
     cluster: SimInputs,
     shares: InputShares | None = None,
+    quota: Quota = UNLIMITED,
     **fields: object,
 ) -> Inputs:
     """Return what a process reads inputs by; a lone one without `shares`."""
@@ -53,7 +56,7 @@ def inputs_of(
         identifier=Identifier(
             world.identity, CLEAN.partitions, router.quarantine, EventLimits(10_000, 32, 1_000_000)
         ),
-        write_keys=OpenKeys(QuotaPolicy(Quota(), index_keys_max=1, window_s=1, clock=lambda: 0.0)),
+        write_keys=OpenKeys(QuotaPolicy(quota, index_keys_max=1, window_s=1, clock=world.clock.monotonic)),
         clock=world.clock,
         body_limits=BodyLimits(8_000_000, 4_000_000),
         request_events_max=100,
@@ -65,13 +68,13 @@ def inputs_of(
 
     return Inputs(
         [InputSpec.model_validate(spec | fields)],
-        lambda _spec: cluster,
+        Clusters(lambda _spec: cluster, own_ids),
         ingest,
         store=world.log,
         topic=CLEAN.name,
         window_s=WINDOW_S,
         shares=shares or LoneShares(),
-        own_ids=own_ids,
+        memory=InputMemory(8 * 1024 * 1024),
     )
 
 
@@ -259,8 +262,8 @@ class Running:
     def __init__(self, world: World, cluster: SimInputs) -> None:
         self.world, self.cluster = world, cluster
 
-    async def start(self, **fields: object) -> None:
-        self.inputs = inputs_of(self.world, await self.world.start(), self.cluster, None, **fields)
+    async def start(self, quota: Quota = UNLIMITED, **fields: object) -> None:
+        self.inputs = inputs_of(self.world, await self.world.start(), self.cluster, None, quota, **fields)
         self.reading = asyncio.ensure_future(self.inputs.run())
 
     async def crash(self) -> None:
@@ -268,9 +271,9 @@ class Running:
         await asyncio.gather(self.reading, return_exceptions=True)
         await self.world.crash()
 
-    async def restart(self, **fields: object) -> None:
+    async def restart(self) -> None:
         await self.crash()
-        await self.start(**fields)
+        await self.start()
 
     @property
     def input(self) -> Input:
@@ -420,3 +423,95 @@ async def test_input_with_a_limit_pauses_and_loses_nothing() -> None:
     assert running.input.total.throttled_s > 0
     assert stored(world) == Counter(ids)
     await running.crash()
+
+
+async def test_conflicts_stop_an_input_until_it_is_resumed_also_through_restarts() -> None:
+    world = World()
+    cluster = SimInputs(Random(1), 1, failing=0.2)
+    for number in range(2_500):
+        value = json.dumps({"messageId": f"m-{number % 1_000}", "type": "track", "n": number}).encode()
+        cluster.append(0, value, world.clock.now_ms())
+    running = Running(world, cluster)
+    await running.start()
+    await running.until(lambda: bool(running.input.control.told.stop))
+    read = running.input.total.records
+    assert "are conflicts" in str(running.input.stopped)
+    await running.restart()
+    await running.until(lambda: running.input.stopped is not None)
+    await asyncio.sleep(30)
+    assert "are conflicts" in str(running.input.stopped)
+    assert running.input.total.records == 0, "nothing is read until somebody says so"
+    await running.input.control.resume()
+    await running.until(lambda: running.input.total.records > 0)
+    assert running.input.control.told.stop == ""
+    assert read < 2_500
+    await running.crash()
+
+
+async def test_quota_of_the_source_is_a_pause() -> None:
+    world = World()
+    cluster, ids = filled(world, Random(1), failing=0, partitions=1)
+    running = Running(world, cluster)
+    began_at = asyncio.get_running_loop().time()
+    await running.start(quota=Quota(events=2.0, burst_s=5.0))
+    await running.read_all()
+    assert asyncio.get_running_loop().time() - began_at >= (len(cluster.records[0]) - 10) / 2 - 5
+    assert running.input.total.throttled_s > 0
+    assert stored(world) == Counter(ids)
+    await running.crash()
+
+
+async def test_header_names_a_source_of_the_list_alone() -> None:
+    world = World()
+    cluster = SimInputs(Random(1), 1, failing=0)
+    for source in (None, b"app", b"shop", None):
+        headers: Headers = [] if source is None else [("from", source)]
+        cluster.records[0].append(
+            LogRecord(len(cluster.records[0]), world.clock.now_ms(), b"", event("same"), headers)
+        )
+    running = Running(world, cluster)
+    await running.start(source_header="from", sources=["app"])
+    await running.read_all()
+    counts = running.input.total
+    assert (counts.accepted, counts.duplicates, counts.rejected) == (2, 1, 1), "an id is one of its source"
+    (kept,) = world.committed(QUARANTINE)[0]
+    assert ("reason", b"source_not_listed") in kept.headers
+    sources = {dict(each.headers)["source"] for partition in world.committed() for each in partition}
+    assert sources == {SOURCE.encode(), b"app"}
+    await running.crash()
+
+
+class PartOf(LoneShares):
+    """The share of a worker whose group gives partitions to others."""
+
+    def __init__(self, *mine: int) -> None:
+        self.mine = set(mine)
+
+    def is_mine(self, _name: str, partition: int) -> bool:
+        return partition in self.mine
+
+
+async def test_partition_that_was_given_away_is_neither_read_nor_committed() -> None:
+    world = World()
+    cluster, _ = filled(world, Random(1), failing=0)
+    shares = PartOf(0, 1)
+    inputs = inputs_of(world, await world.start(), cluster, shares)
+    reading = asyncio.ensure_future(inputs.run())
+    ends = {number: len(records) for number, records in enumerate(cluster.records)}
+    async with asyncio.timeout(600):
+        while {number: at.offset for number, at in cluster.offsets.items()} != ends:
+            await asyncio.sleep(0.1)
+    shares.mine = {1}
+    await asyncio.sleep(3)  # what is under way
+    for partition in range(PARTITIONS):
+        cluster.append(partition, event(f"later-{partition}"), world.clock.now_ms())
+    async with asyncio.timeout(600):
+        while cluster.offsets[1].offset == ends[1]:
+            await asyncio.sleep(0.1)
+    await asyncio.sleep(30)
+    assert cluster.offsets[0].offset == ends[0]
+    assert "later-0" not in stored(world)
+    assert "later-1" in stored(world)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await world.crash()

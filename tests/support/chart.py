@@ -125,15 +125,16 @@ def _table(text: str) -> str:
     comments = dict(_comments(text))
     values = yaml.safe_load(text)
     rows = ["| value | default | meaning |", "|---|---|---|"]
-    for path, default in _leaves("", values):
+    for path, default in _leaves("", values, comments):
         rows.append(f"| `{path}` | `{json.dumps(default)}` | {comments.get(path, '')} |")
     return "\n".join(rows)
 
 
-def _leaves(path: str, value: object) -> Iterator[tuple[str, object]]:
-    if isinstance(value, dict) and value and path not in OPEN:
+def _leaves(path: str, value: object, comments: Mapping[str, str]) -> Iterator[tuple[str, object]]:
+    is_closed = path not in OPEN or any(name.startswith(f"{path}.") for name in comments)
+    if isinstance(value, dict) and value and is_closed:
         for name, item in value.items():
-            yield from _leaves(f"{path}.{name}".lstrip("."), item)
+            yield from _leaves(f"{path}.{name}".lstrip("."), item, comments)
     else:
         yield path, value
 

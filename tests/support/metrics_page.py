@@ -18,6 +18,7 @@ from app.admin.inputs import InputCollector
 from app.admin.lane_metrics import LaneCollector
 from app.admin.limit_metrics import LimitCollector
 from app.admin.native_metrics import NativeCollector
+from app.admin.observed import ObservedCollector
 from app.admin.setting_metrics import SettingCollector
 from app.admin.snapshot_metrics import SnapshotCollector
 from app.admin.sources import SourceCollector
@@ -64,6 +65,7 @@ def families() -> Iterator[Metric]:
             LoopCollector(cast("Any", SimpleNamespace(lag_s=0.0))),
             GroupCollector(cast("Any", group)),
             SourceCollector(SourceUse()),
+            ObservedCollector(cast("Any", SimpleNamespace(appended=0, dropped=0))),
             SettingCollector(cast("Any", SimpleNamespace(problems=()))),
             NativeCollector(NativeUse("", lambda: (0, ""))),
             InputCollector(cast("Any", SimpleNamespace(inputs=()))),

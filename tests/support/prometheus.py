@@ -57,14 +57,18 @@ class Prometheus:
         assert answer.status_code == httpx.codes.OK, (params, answer.text)
         return answer.json()["data"]
 
+    def _is_ready(self) -> bool:
+        """Whether it answers: not before its port is open, and with 503 while it opens its data."""
+        try:
+            return httpx.get(f"{self.url}/-/ready").status_code == httpx.codes.OK
+        except httpx.TransportError:
+            return False
+
     def wait_for(self, query: str) -> list[Series]:
         """Return a query's answer as soon as it has one."""
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
-            try:
-                found: list[Series] = self.ask("query", query=query)["result"]
-            except httpx.TransportError:
-                found = []  # it has not opened its port yet
+            found: list[Series] = self.ask("query", query=query)["result"] if self._is_ready() else []
             if found:
                 return found
             time.sleep(0.2)

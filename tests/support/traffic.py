@@ -54,4 +54,6 @@ def _event(rng: random.Random) -> dict[str, Any]:
     when = datetime.now(UTC) - timedelta(seconds=rng.expovariate(0.3))
     kind = rng.choice(("track", "track", "track", "page"))
     event = {"messageId": f"{rng.getrandbits(64):016x}", "type": kind, "timestamp": when.isoformat()}
-    return event | ({"event": rng.choice(NAMES)} if kind == "track" else {})
+    user, device = {"userId": f"u-{rng.randint(1, 500)}"}, {"anonymousId": f"{rng.getrandbits(48):012x}"}
+    who = rng.choices((user, device, {}), (60, 37, 3))[0]
+    return event | who | ({"event": rng.choice(NAMES)} if kind == "track" else {})

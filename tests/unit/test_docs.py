@@ -117,8 +117,19 @@ def test_make_targets_exist() -> None:
 def test_commands_exist() -> None:
     group = typer.main.get_command(command_line)
     assert isinstance(group, typer.core.TyperGroup)
-    named = in_texts(r"(?:`|\.venv/bin/)gateway ([a-z]+)")
+    named = in_texts(r"(?:`|\.venv/bin/|-- )gateway ([a-z]+)")
     assert [command for command in named if command[0] not in group.commands] == []
+
+
+def test_runbooks_say_how_their_commands_run_on_kubernetes() -> None:
+    """In the pod, or for one whose start is refused, by its log."""
+    silent = []
+    for page in sorted((ROOT / "docs" / "runbooks").glob("*.md")):
+        text = text_of(page)
+        names_commands = re.search(r"(?:^|`)gateway [a-z]+", text, flags=re.MULTILINE)
+        if names_commands and not re.search(r"kubectl exec POD -- gateway|kubectl logs POD --previous", text):
+            silent.append(page.name)
+    assert silent == []
 
 
 def test_every_module_of_the_core_has_its_role() -> None:

@@ -70,8 +70,7 @@ def test_a_released_chart_installs_the_released_image(chart: str, tmp_path: Path
     name_image(values, "registry.example.com/team", CHARTS[chart])
     after = yaml.safe_load(values.read_text())
     image = after["image"]
-    whole = "/".join(filter(None, [image.get("registry"), image["repository"]]))
-    assert whole == f"registry.example.com/team/{CHARTS[chart]}"
+    assert f"{image['registry']}/{image['repository']}" == f"registry.example.com/team/{CHARTS[chart]}"
     for name in ("registry", "repository"):
         before["image"].pop(name, None), image.pop(name, None)
     assert after == before

@@ -21,17 +21,15 @@ def package_chart(release: Release, name: str, helm: Path) -> Path:
 
 
 def name_image(values: Path, registry: str, image: str) -> None:
-    """Set the defaults of `image.registry`, if the chart has it, and of `image.repository`."""
+    """Set the defaults of `image.registry` and `image.repository`."""
     text = values.read_text(encoding="utf-8")
     (block,) = re.findall(r"^image:\n(?:(?:  .*)?\n)+", text, flags=re.MULTILINE)
     host, _, path = f"{registry}/{image}".partition("/")
-    if '  registry: ""\n' in block:
-        named = block.replace('  registry: ""\n', f"  registry: {host}\n").replace(
-            f"y: {image}\n", f"y: {path}\n"
-        )
-    else:
-        named = block.replace(f"y: {image}\n", f"y: {host}/{path}\n")
-    assert named != block, f"{values} names no image {image}"
+    named = block.replace('  registry: ""\n', f"  registry: {host}\n").replace(
+        f"  repository: {image}\n", f"  repository: {path}\n"
+    )
+    for line in (f"  registry: {host}\n", f"  repository: {path}\n"):
+        assert line in named, f"{values} has no place for it: {line}"
     values.write_text(text.replace(block, named), encoding="utf-8")
 
 

@@ -42,6 +42,7 @@ from app.ingest.identified import Arrival, Dialect, Identified, Rejection
 from app.ingest.identify import Identifier
 from app.ingest.items import free
 from app.ingest.large_json import SMALL_BYTES, JSONLimits
+from app.ingest.observed import Observed
 from app.ingest.parse import Parse, parse_batch, parse_event, parse_events
 from app.ingest.payload import Payload, is_wrapped
 from app.ingest.prefer import Preferences
@@ -83,6 +84,7 @@ class Ingest:
     sets_context_ip: bool = False
     gives_advice: bool = False
     observer: DecisionObserver | None = None
+    observed: Observed | None = None
     scheduler: FairScheduler = field(default_factory=FairScheduler)
     penalties: Penalties = field(default_factory=Penalties)
     use: SourceUse = field(default_factory=SourceUse)
@@ -268,6 +270,8 @@ def _note(ingest: Ingest, identified: Identified, outcomes: Outcomes, context: R
     observer = ingest.observer
     if identified.events:
         ingest.use.note(identified.events, outcomes.admissions, context.headers)
+    if ingest.observed is not None:
+        ingest.observed.note(identified.events, outcomes, identified.quarantined)
     if observer is None:
         return
     if observer.is_on or identified.rejections or set(outcomes.admissions) - {NEW}:

@@ -1,7 +1,7 @@
 // ---- what an answer says
 
 const RETRY_AFTER_MAX_S = 300;
-const ABOUT_THE_BODY = /^(413|400 (invalid_json|body_[tn]o|unsupported_enc|too_many_events|request_too|batch_missing))/; // body_too_..., body_not_...
+const ABOUT_THE_BODY = /^(413|400 (invalid_json|body_too|too_many_events|request_too|batch_missing))/;
 
 /**
  * Return the document of the gateway's 200. Only what has the gateway's request id is its word: proxies and
@@ -21,8 +21,10 @@ export function verdictOf(status, headers, text) {
   const said = `${status} ${isGateway ? document.code : ""}`;
   const isRefused = /^40[13] ./.test(said);
   const isDoubted = /^4(?!08|29)/.test(said);
+  const isSplit = ABOUT_THE_BODY.test(said);
   throw Object.assign(new Error(`${status} ${text.slice(0, 200)}`), {
-    kind: ABOUT_THE_BODY.test(said) ? "split" : isRefused ? "refused" : isDoubted ? "doubt" : "again",
+    isSure: isSplit && isGateway, // who is between may say so of all
+    kind: isSplit ? "split" : isRefused ? "refused" : isDoubted ? "doubt" : "again",
     retryAfterMs: 1_000 * Math.min(Number(headers.get("Retry-After")) || 0, RETRY_AFTER_MAX_S), // a date would need a clock that is right
   });
 }

@@ -150,9 +150,13 @@ export class Client extends Queue {
     } catch (/** @type {any} */ err) {
       const half = batch.events.length >> 1;
       const [event] = batch.events;
-      const isDoubted = err.kind === "doubt" && !half && (await this.#ask().catch(() => {})); // alone, while others are taken
-      if (isDoubted && (event.refusals = (event.refusals ?? 0) + 1) >= REFUSALS_MAX) err.kind = "split";
-      if (!/again|refused/.test(err.kind)) this.#eventsMax = half || 1; // its size may be the reason
+      if (!/again|refused/.test(err.kind)) {
+        this.#eventsMax = half || 1; // its size may be the reason
+        if (!half && !err.isSure) {
+          await this.#ask(); // who refuses all says nothing of this one
+          err.kind = (event.refusals = (event.refusals ?? 0) + 1) < REFUSALS_MAX ? "doubt" : "split";
+        }
+      }
       if (err.kind !== "split") throw err;
       if (half) return true;
       document = { rejected: [{ index: 0, code: "event_refused", message: err.message }] };

@@ -63,7 +63,7 @@ class Keeper {
       this.#drop(changes);
       return true;
     };
-    const isWritten = !!(await this.#asked(write));
+    const isWritten = !changes.length || !!(await this.#asked(write)); // no change says nothing of the storage
     if (!this._isInUse) this.#drop(changes.filter(isDeletion));
     return isWritten;
   }

@@ -99,7 +99,8 @@ class PartitionReader:
         self._config = config
         self._cluster = cluster
         self._tp = tp
-        self._fetch_bytes = fetch_bytes
+        self.fetch_bytes = fetch_bytes
+        """About what the next response may have; one record batch is never split."""
         self._wait_ms = wait_ms
         self._connection: BrokerConnection | None = None
         self._rack = config.client_rack if fetch_bytes > FETCH_BYTES_OF_FEW else NO_RACK
@@ -253,10 +254,10 @@ class PartitionReader:
         """Return the request for the next batches, outside of any fetch session."""
         topic, partition = self._tp
         wait_ms = REMOTE_WAIT_MS if self.position < self._stable_end else self._wait_ms
-        limits = (CONSUMER, wait_ms, 1, self._fetch_bytes, READ_COMMITTED)
+        limits = (CONSUMER, wait_ms, 1, self.fetch_bytes, READ_COMMITTED)
         if version == FETCH_VERSIONS[0]:
-            return FetchRequest_v4(*limits, [(topic, [(partition, self.position, self._fetch_bytes)])])
-        place = (partition, NO_EPOCH, self.position, NO_OFFSET, self._fetch_bytes)
+            return FetchRequest_v4(*limits, [(topic, [(partition, self.position, self.fetch_bytes)])])
+        place = (partition, NO_EPOCH, self.position, NO_OFFSET, self.fetch_bytes)
         return FetchRequest_v11(*limits, NO_SESSION, FINAL_EPOCH, [(topic, [place])], [], self._rack)
 
     async def _turn_to(self, node_id: int) -> None:

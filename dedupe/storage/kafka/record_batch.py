@@ -3,13 +3,21 @@ Record batches of Kafka's format 2, encoded by aiokafka's builder or by the nati
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from dedupe.model.errors import RecordsRefusedError
 from dedupe.model.record import FLAG_CLOUDEVENT, EventRecords
-from dedupe.model.types import Event, NewRecord, Progress, Session, have_headers
+from dedupe.model.types import (
+    Event,
+    Headers,
+    NewRecord,
+    Progress,
+    Session,
+    have_headers,
+    with_headers,
+)
 from dedupe.storage.kafka.wire import ProducerIdAndEpoch
 
 NativeEncode: TypeAlias = Callable[..., bytes | None]
@@ -40,7 +48,7 @@ def encode_batch(
     if native is not None and type(records) is EventRecords and not any(records.evicted):
         plain = records.events, records.sessions, records.lane_seq, records.timestamp_ms
         rest = producer.id, producer.epoch, sequence, bytes_max
-        batch = None if have_headers(records.events) else native(*plain, *rest)
+        batch = native(*plain, *rest)
         if batch is not None:
             return batch
     builder = DefaultRecordBatchBuilder(
@@ -58,12 +66,24 @@ def encode_batch(
     return bytes(builder.build())
 
 
-def is_encoding_proved(native: NativeEncode) -> bool:
-    """Whether the native module encodes examples as aiokafka's builder does."""
+def for_events_it_knows(native: NativeEncode) -> NativeEncode:
+    """Return the encoder, which is given no events with headers if it is of a module before those."""
+    if is_encoding_proved(native, headers=_HEADERS):
+        return native
+
+    def encode(events: Sequence[Event], *rest: Any) -> bytes | None:
+        return None if have_headers(events) else native(events, *rest)
+
+    return encode
+
+
+def is_encoding_proved(native: NativeEncode, *, headers: Sequence[tuple[str, bytes]] = ()) -> bool:
+    """Whether the native module encodes examples as aiokafka's builder does, with these headers of events."""
     producer, sequence = ProducerIdAndEpoch(2**40 + 1, 7), 2**31 - 9
     for size, flags in ((0, 0), (50, 2), (70, 1), (8_000, 2), (90, FLAG_CLOUDEVENT)):
         value, message_id = b"v" * size, "é" * (size % 71)
         event = Event(bytes(range(16)), 0, b"\xff" * 8, "source", message_id, value, flags=flags)
+        event = with_headers(event, list(headers)) if headers else event
         for sessions in ((), _EXAMPLES * 26):
             records = EventRecords([event] * 130, sessions, lane_seq=2**40, timestamp_ms=1_700_000_000_123)
             expected, found = [
@@ -75,6 +95,7 @@ def is_encoding_proved(native: NativeEncode) -> bool:
     return True
 
 
+_HEADERS: Headers = [("origin", b"raw:raw/0/7"), ("é", b""), *[(f"h{n}", b"\xff" * n) for n in range(70)]]
 _SESSION = Session(b"c" * 16, b"s" * 16, 2**64 - 1, epoch=3, acknowledged_through=2**40)
 _EXAMPLES = (
     None,

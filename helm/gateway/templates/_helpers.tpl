@@ -18,13 +18,19 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "gateway.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{ include "gateway.selectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
+{{- include "gateway.labelsOf" (dict "root" . "own" dict) }}
 {{- end }}
+
+{{- /* The labels of one object: its own win over those that all objects share, and what selects it over both. */ -}}
+{{- define "gateway.labelsOf" -}}
+{{- $chart := include "gateway.selectorLabels" .root | fromYaml }}
+{{- $_ := set $chart "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_") }}
+{{- $_ := set $chart "app.kubernetes.io/version" .root.Chart.AppVersion }}
+{{- $_ := set $chart "app.kubernetes.io/managed-by" .root.Release.Service }}
+{{- with .component }}
+{{- $_ := set $chart "app.kubernetes.io/component" . }}
+{{- end }}
+{{- mergeOverwrite (dict) .root.Values.commonLabels (.own | default dict) $chart | toYaml }}
 {{- end }}
 
 {{- /* The annotations that all objects share, and those of one, which win: a block, or nothing. */ -}}

@@ -11,7 +11,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{- define "pipeline.image" -}}
+{{- with .Values.global.imageRegistry | default .Values.image.registry }}{{ . }}/{{ end }}
 {{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
+{{- end }}
+
+{{- /* The names of the pull secrets, as a list of YAML. */ -}}
+{{- define "pipeline.pullSecrets" -}}
+{{- range concat .Values.global.imagePullSecrets .Values.imagePullSecrets | uniq }}
+- {{ if kindIs "map" . }}{{ .name }}{{ else }}{{ . }}{{ end }}
+{{- end }}
 {{- end }}
 
 {{- define "pipeline.source" -}}
@@ -146,9 +154,11 @@ spec:
           restartPolicy: Never
           automountServiceAccountToken: false
           enableServiceLinks: false
-          {{- with .root.Values.imagePullSecrets }}
+          {{- with include "pipeline.pullSecrets" .root | fromYamlArray }}
           imagePullSecrets:
-            {{- toYaml . | nindent 12 }}
+            {{- range . }}
+            - name: {{ . }}
+            {{- end }}
           {{- end }}
           securityContext:
             {{- toYaml .root.Values.podSecurityContext | nindent 12 }}

@@ -26,6 +26,8 @@ from tests.support.processes import HOST
 
 WINDOW_S = 7 * 24 * 3600
 BATCH_BYTES_MAX = 1_000_000
+CONNECTIONS_MAX = 1_000
+"""To Redis: its client refuses requests beyond 100 by default."""
 DONE = orjson.dumps({"success": True})
 
 Events = Sequence[dict[str, Any]]
@@ -106,7 +108,8 @@ def main() -> None:
     if args.redis_port is not None:
         from redis.asyncio import Redis
 
-        claim = claim_with(Redis(host=HOST, port=args.redis_port))
+        redis = Redis(host=HOST, port=args.redis_port, max_connections=CONNECTIONS_MAX)
+        claim = claim_with(redis)
     uvicorn.run(
         create_service(args.bootstrap_servers, args.topic, claim),
         host=HOST,

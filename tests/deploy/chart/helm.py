@@ -46,7 +46,7 @@ def values(*profiles: str, **settings: object) -> list[str]:
 
 def render(*profiles: str, **settings: object) -> list[dict[str, Any]]:
     """Return all manifests of a release called `events`."""
-    return [document for document in yaml.safe_load_all(_text(*values(*profiles, **settings))) if document]
+    return documents_of(_text(*values(*profiles, **settings)))
 
 
 @cache
@@ -57,7 +57,22 @@ def _text(*words: str) -> str:
 def render_pipeline(**settings: object) -> list[dict[str, Any]]:
     """Return all manifests of a release of the jobs' chart called `events`."""
     text = helm("template", "events", PIPELINE, "--namespace", "ingest", *values(**settings))
-    return [document for document in yaml.safe_load_all(text) if document]
+    return documents_of(text)
+
+
+class _EachKeyOnce(yaml.SafeLoader):
+    """Refuses what an API server refuses: a field that is there twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value]
+        twice = {name for name in names if names.count(name) > 1}
+        assert not twice, f"{node.start_mark}: {', '.join(sorted(twice))} twice"
+        return super().construct_mapping(node, deep)
+
+
+def documents_of(text: str) -> list[dict[str, Any]]:
+    """Return the manifests of a text; a field that one of them has twice is an error."""
+    return [document for document in yaml.load_all(text, _EachKeyOnce) if document]
 
 
 def only(manifests: list[dict[str, Any]], kind: str, name: str | None = None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.deploy.chart.helm import CHART, helm, only, render, values
@@ -117,6 +118,7 @@ def test_releases_of_a_namespace_hide_nothing_of_each_other(tmp_path: Path) -> N
     promtool("test", "rules", tmp_path / "case.yaml")
 
 
+@pytest.mark.timeout(900)
 def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
     for source in (ALERTS, CASES):
         (tmp_path / source.name).write_text(source.read_text())

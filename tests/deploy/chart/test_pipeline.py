@@ -20,6 +20,12 @@ LOGIN = SOURCE | {
 }
 AUTHORITY = {"kafka__tls__caSecret": "ca"}
 DEEP = {"audit__deep": True, "audit__stats": "http://gateway:9090", "audit__existingSecret": "gateway"}
+MIRROR = {
+    "global__imageRegistry": "mirror.example.com:5000",
+    "global__imagePullSecrets": ["mirror"],
+    "imagePullSecrets": [{"name": "own"}],
+    "image__registry": "registry.example.com",
+}
 LAKE = {"archive__out": "s3a://lake/events"}
 MATRIX: dict[str, dict[str, Any]] = {
     "plain": SOURCE,
@@ -28,6 +34,8 @@ MATRIX: dict[str, dict[str, Any]] = {
     "parquet": SOURCE | {"archive__format": "parquet", "audit__enabled": False},
     "apache": LOGIN | LAKE | {"archive__operator": "apache"},
     "kubeflow": LOGIN | LAKE | {"archive__operator": "kubeflow"},
+    "apache from a mirror": LOGIN | LAKE | MIRROR | {"archive__operator": "apache"},
+    "kubeflow from a mirror": LOGIN | LAKE | MIRROR | {"archive__operator": "kubeflow"},
     "placed": SOURCE | {"nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}]},
 }
 
@@ -116,6 +124,21 @@ def test_contradiction_fails_with_one_sentence(settings: dict[str, Any], sentenc
     with pytest.raises(HelmError) as caught:
         render_pipeline(**settings)
     assert sentence in str(caught.value)
+
+
+def test_a_mirror_has_the_image_and_its_secrets_are_named() -> None:
+    image = "mirror.example.com:5000/gateway-pipeline:"
+    for job in render_pipeline(**SOURCE, **MIRROR):
+        if job["kind"] == "CronJob":
+            pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+            assert pod["imagePullSecrets"] == [{"name": "mirror"}, {"name": "own"}]
+            assert pod["containers"][0]["image"].startswith(image)
+    apache = only(render_pipeline(**MATRIX["apache from a mirror"]), "SparkApplication")["spec"]["sparkConf"]
+    assert apache["spark.kubernetes.container.image"].startswith(image)
+    assert apache["spark.kubernetes.container.image.pullSecrets"] == "mirror,own"
+    kubeflow = only(render_pipeline(**MATRIX["kubeflow from a mirror"]), "SparkApplication")["spec"]
+    assert kubeflow["image"].startswith(image)
+    assert kubeflow["imagePullSecrets"] == ["mirror", "own"]
 
 
 def test_lint_finds_nothing() -> None:

@@ -3,6 +3,7 @@ Claim: whatever sensible values say, the chart's manifests are valid, the pod ru
 profile, and its settings are the gateway's; what contradicts itself fails with one sentence.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,20 @@ import yaml
 
 from app.settings.model import Settings
 from app.settings.section import load, secret_file_variables
-from tests.deploy.chart.helm import CASES, CHART, PROFILES, HelmError, environment, helm, only, render, values
+from tests.deploy.chart.helm import (
+    CASES,
+    CHART,
+    PROFILES,
+    HelmError,
+    documents_of,
+    environment,
+    helm,
+    only,
+    render,
+    values,
+)
 from tests.deploy.chart.schemas import validate
+from tests.support.chart import OPEN
 from tests.support.documents import blocks_of
 from tests.support.settings import VARIABLES
 
@@ -319,7 +332,7 @@ def test_others_scale_a_group() -> None:
 def test_openshift_chooses_users_and_is_asked_for_names_on_its_port() -> None:
     def seen(*words: str) -> tuple[set[str], set[int]]:
         text = helm("template", "events", CHART, *values("production"), *words)
-        found = [document for document in yaml.safe_load_all(text) if document]
+        found = documents_of(text)
         pod = only(found, "StatefulSet")["spec"]["template"]["spec"]
         egress = only(found, "NetworkPolicy")["spec"]["egress"]
         return set(pod["securityContext"]), {port["port"] for rule in egress for port in rule["ports"]}
@@ -348,10 +361,30 @@ def test_a_mirror_has_every_image_and_labels_are_everywhere() -> None:
     assert container["image"].startswith("a.example.com/gateway:")
 
 
+def test_one_label_of_two_values_is_there_once_and_selectors_stay() -> None:
+    theirs = {"team": "all", "app.kubernetes.io/component": "theirs", "app.kubernetes.io/instance": "theirs"}
+    own = {"team": "own", "app.kubernetes.io/name": "own"}
+    labels = {name: own for name in ("podLabels", "service__labels", "serviceMonitor__labels")}
+    labels |= {"prometheusRule__labels": own, "grafanaDashboard__labels": own, "persistence__labels": own}
+    found = render("monitoring-values", commonLabels=theirs, serviceMonitor__kind="ServiceMonitor", **labels)
+    template = only(found, "StatefulSet")["spec"]["template"]["metadata"]["labels"]
+    assert only(found, "StatefulSet")["spec"]["selector"]["matchLabels"].items() <= template.items()
+    assert template["team"] == "own"
+    for kind in ("ServiceMonitor", "PrometheusRule", "ConfigMap"):
+        assert only(found, kind)["metadata"]["labels"]["team"] == "own"
+    monitored = only(found, "ServiceMonitor")["spec"]["selector"]["matchLabels"]
+    services = {each["metadata"]["name"]: each for each in found if each["kind"] == "Service"}
+    chosen = [
+        name for name, each in services.items() if monitored.items() <= each["metadata"]["labels"].items()
+    ]
+    assert chosen == ["events-gateway-admin"]
+    assert services["events-gateway"]["metadata"]["labels"]["team"] == "own"
+
+
 def test_pods_wait_before_they_stop_on_older_clusters_too() -> None:
     def waits(version: str) -> Any:
         text = helm("template", "events", CHART, *values("production"), "--kube-version", version)
-        found = [document for document in yaml.safe_load_all(text) if document]
+        found = documents_of(text)
         (container,) = only(found, "StatefulSet")["spec"]["template"]["spec"]["containers"]
         return container["lifecycle"]["preStop"]
 
@@ -488,10 +521,64 @@ def test_every_profile_is_tried() -> None:
     assert {path.stem for folder in (PROFILES, CASES) for path in folder.glob("*.yaml")} == tried
 
 
+def leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of a case's values; what Kubernetes or the user names is a part of its value."""
+    if isinstance(value, dict) and ".".join(path) not in OPEN - {"global"}:
+        for name, item in value.items():
+            yield from leaves(item, (*path, name))
+    else:
+        yield path
+
+
+def without(document: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """Return a copy that lacks a value."""
+    name, *rest = path
+    if not rest:
+        return {key: item for key, item in document.items() if key != name}
+    return document | {name: without(document[name], tuple(rest))}
+
+
+@pytest.mark.parametrize("case", sorted(path.stem for path in CASES.glob("*.yaml")))
+def test_each_value_of_a_case_changes_what_is_rendered(case: str, tmp_path: Path) -> None:
+    document = yaml.safe_load((CASES / f"{case}.yaml").read_text(encoding="utf-8"))
+
+    def rendered(path: tuple[str, ...] | None = None) -> str:
+        file = tmp_path / "values.yaml"
+        file.write_text(yaml.safe_dump(without(document, path) if path else document), encoding="utf-8")
+        try:
+            return helm("template", "events", CHART, "--namespace", "ingest", "--values", file)
+        except HelmError as err:
+            return str(err)
+
+    whole = rendered()
+    assert "kind: StatefulSet" in whole
+    unused = [".".join(path) for path in leaves(document) if path != ("mode",) and rendered(path) == whole]
+    assert unused == []
+
+
+def test_cases_use_what_strangers_asked_for() -> None:
+    used = {
+        ".".join(path)
+        for file in CASES.glob("*.yaml")
+        for path in leaves(yaml.safe_load(file.read_text(encoding="utf-8")))
+    }
+    asked = """command args envFrom initContainers extraContainers extraObjects commonLabels commonAnnotations
+        statefulSetAnnotations global.imageRegistry global.imagePullSecrets service.labels
+        service.loadBalancerClass service.loadBalancerSourceRanges service.externalTrafficPolicy
+        persistence.labels persistence.retention.whenDeleted zone serviceMonitor.namespace serviceMonitor.kind
+        serviceMonitor.relabelings serviceMonitor.metricRelabelings autoscaling.behavior autoscaling.external
+        platform topologySpreadConstraints resources networkPolicy.probesFrom secrets.files.identitySecret
+        secrets.files.adminToken secrets.files.adminReadToken secrets.files.writeKeys
+        kafka.sasl.passwordFile prometheusRule.severities.page prometheusRule.overrides
+        prometheusRule.runbookBaseUrl"""
+    assert set(asked.split()) - used == set()
+
+
 def test_notes_show_a_first_curl_and_what_is_unsafe() -> None:
     words = values("development", persistence__enabled=False)
     told = helm("install", "events", CHART, "--dry-run=client", *words).partition("NOTES:")[2]
     assert "curl -i http://127.0.0.1:8080/v1/events" in told
+    assert "open http://127.0.0.1:9090/console/" in told
     assert "WARNING: persistence is off: all events are lost with the pod." in told
     assert "WARNING: mode is development" in told
     assert "WARNING" not in helm("install", "events", CHART, "--dry-run=client", *values("production"))

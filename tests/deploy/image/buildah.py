@@ -25,7 +25,7 @@ JAVA_TRUSTED = Path("/etc/ssl/certs/java/cacerts")
 JAVA_TRUSTED_INSIDE = "/run/trusted-by-java"  # the image's own Java writes where the host has it
 MAY_CHANGE = ("proc", "sys", "dev", "data", "tmp", "run", "etc/hosts", "etc/resolv.conf", "etc/hostname")
 TIMEOUT_S = 1500
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 
 
 def command_of(*arguments: str | Path) -> list[str]:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-import yaml
 
 from tests.deploy.chart.helm import HELM, PROFILES
 from tests.deploy.image.buildah import (
@@ -164,17 +163,22 @@ def test_the_image_of_the_registry_runs_as_readme_says(released: Path, address: 
     assert page.status_code == httpx.codes.OK
 
 
-def test_the_chart_of_the_registry_installs_the_image_of_the_registry(
-    released: Path, address: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("chart", "image", "options"),
+    [
+        ("gateway", "gateway", ["--values", PROFILES / "development.yaml"]),
+        ("pipeline", "gateway-pipeline", ["--set", "kafka.bootstrapServers=kafka:9092"]),
+    ],
+)
+def test_a_chart_of_the_registry_installs_the_image_of_the_registry(
+    released: Path, address: str, tmp_path: Path, chart: str, image: str, options: list[str | Path]
 ) -> None:
-    chart = f"oci://{address}/charts/gateway"
-    command = [HELM, "template", "events", chart, "--version", VERSION, "--plain-http"]
-    command += ["--values", PROFILES / "development.yaml"]
-    for more, image in (
-        ([], f"{address}/gateway:{VERSION}"),
-        (["--set", "global.imageRegistry=mirror.example.com"], f"mirror.example.com/gateway:{VERSION}"),
+    command = [HELM, "template", "events", f"oci://{address}/charts/{chart}", "--version", VERSION]
+    for more, host in (
+        ([], address),
+        (["--set", "global.imageRegistry=mirror.example.com"], "mirror.example.com"),
     ):
         env = {**os.environ, "HELM_CACHE_HOME": str(tmp_path)}
-        text = subprocess.run([*command, *more], capture_output=True, text=True, check=True, env=env).stdout
-        manifests = [each for each in yaml.safe_load_all(text) if each and each["kind"] == "StatefulSet"]
-        assert manifests[0]["spec"]["template"]["spec"]["containers"][0]["image"] == image
+        words = [*command, "--plain-http", *options, *more]
+        text = subprocess.run(words, capture_output=True, text=True, check=True, env=env).stdout
+        assert set(re.findall(r"image: \"?([^\s\"]+)", text)) == {f"{host}/{image}:{VERSION}"}

@@ -31,7 +31,7 @@ class Browser(ABC):
 
     @abstractmethod
     def visit(self, url: str) -> None:
-        """Go to a page and wait until it is loaded."""
+        """Go to a page and wait until it is loaded, or has been left by what it does itself."""
 
     @abstractmethod
     def run(self, expression: str) -> Any:
@@ -68,7 +68,11 @@ class _Chromium(Browser):
         self._pages = [context.new_page()]
 
     def visit(self, url: str) -> None:
-        self._pages[-1].goto(url)
+        try:
+            self._pages[-1].goto(url)
+        except Error as err:
+            if "interrupted by another navigation" not in err.message:
+                raise
 
     def run(self, expression: str) -> Any:
         try:

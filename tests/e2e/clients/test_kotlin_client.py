@@ -1,11 +1,14 @@
 """
 Claim: the Kotlin client's calls do what the Python client's do: they say what other SDKs say, keep the user
-until `reset`, leave nothing after an opt-out, go compressed, and dead letters are sent again.
+until `reset`, leave nothing after an opt-out, go compressed, and dead letters are sent again. No event, no
+answer and no row of its file stops it.
 """
 
 import json
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +23,10 @@ from tests.support.gateway import Gateway
 TIMEOUT_S = 60.0
 REFUSED = Canned(413, b"<html>Too large</html>")
 PERSON = "a-person-of-interest"
+REQUESTS_MAX = 50
+"""Of a client that makes pauses; one that makes none sends several hundred."""
 
-OpenClient = Callable[[], KotlinClient]
+OpenClient = Callable[..., KotlinClient]
 Stored = Callable[[], list[dict[str, Any]]]
 
 
@@ -42,8 +47,8 @@ def open_client(proxy: Proxy, tmp_path: Path) -> Iterator[OpenClient]:
     """Start the client on one queue; each test is a source of its own."""
     opened: list[KotlinClient] = []
 
-    def start() -> KotlinClient:
-        opened.append(KotlinClient(url=proxy.url, key=tmp_path.name, folder=tmp_path))
+    def start(**options: Any) -> KotlinClient:
+        opened.append(KotlinClient(url=proxy.url, key=tmp_path.name, folder=tmp_path, **options))
         return opened[-1]
 
     yield start
@@ -129,7 +134,7 @@ def test_who_opts_out_leaves_nothing(
     client.call("identify", userId=PERSON)
     client.call("optOut")
     assert client.call("identify", userId=PERSON) is None
-    assert client.ids()["waiting"] == 0
+    assert client.state()["waiting"] == 0
     assert client.ids()["client"] != client.client
     assert client.dead_letters() == []
     client.kill()
@@ -200,3 +205,114 @@ def test_large_bodies_go_compressed_until_somebody_refuses_that(
     assert len(stored()) == 3
     assert seen[:2] == [(True, True), (False, False)]
     assert not any(is_gzip for is_gzip, _ in seen[1:])
+
+
+def seen(*numbers: int) -> list[dict[str, Any]]:
+    return [{"type": "track", "event": f"Seen {number}"} for number in numbers]
+
+
+def test_the_oldest_go_when_it_is_full_and_that_is_wanted(
+    open_client: OpenClient, stored: Stored, proxy: Proxy
+) -> None:
+    proxy.choose = lambda request: LOSE_REQUEST if request.events() else PASS
+    client = open_client(eventsMax=3, dropsOldest=True)
+    client.track(seen(1, 2))
+    assert not client.flush(0.5)
+    client.track(seen(3))
+    client.track(seen(4, 5))
+    assert client.state()["waiting"] == 3
+    proxy.choose = lambda _request: PASS
+    assert client.flush(TIMEOUT_S)
+    assert [event["event"] for event in stored()] == ["Seen 3", "Seen 4", "Seen 5"]
+
+
+def test_the_age_of_the_oldest_counts_over_processes_and_in_files_that_did_not_note_it(
+    open_client: OpenClient, stored: Stored, proxy: Proxy, tmp_path: Path
+) -> None:
+    proxy.choose = lambda _request: LOSE_REQUEST
+    client = open_client()
+    assert client.state() == {"waiting": 0}
+    client.track(seen(1))
+    client.kill()
+    client = open_client()
+    age_ms = client.state()["oldestAgeMs"]
+    assert age_ms > 0
+    client.track(seen(2))
+    assert client.state()["oldestAgeMs"] >= age_ms
+    client.kill()
+    with closing(sqlite3.connect(tmp_path / "queue.db")) as db:
+        db.execute("ALTER TABLE events DROP COLUMN queued_at_ms")
+    proxy.choose = lambda _request: PASS
+    client = open_client()
+    assert client.flush(TIMEOUT_S)
+    assert [event["event"] for event in stored()] == ["Seen 1", "Seen 2"]
+
+
+@pytest.mark.regression("The Kotlin client threw errors of the platform for events that are in themselves.")
+def test_what_is_no_event_is_refused(open_client: OpenClient) -> None:
+    client = open_client()
+    assert client.thrown_by_odd_events() == ["IllegalArgumentException"] * 7
+    assert client.state()["waiting"] == 0
+
+
+@pytest.mark.regression(
+    "A proxy that answered 413 to every request was asked without a pause, and made dead letters of all."
+)
+@pytest.mark.parametrize("is_source_known", [False, True])
+def test_while_all_is_too_large_for_somebody_nothing_is_a_dead_letter(
+    open_client: OpenClient, stored: Stored, proxy: Proxy, is_source_known: bool
+) -> None:
+    client = open_client()
+    if is_source_known:
+        client.track(seen(0))
+        assert client.flush(TIMEOUT_S)
+    proxy.choose = lambda _request: REFUSED
+    begin = proxy.requests
+    client.track(seen(1, 2, 3))
+    assert not client.flush(3.0)
+    assert proxy.requests - begin < REQUESTS_MAX
+    assert client.state()["waiting"] == 3
+    proxy.choose = lambda _request: PASS
+    assert client.flush(TIMEOUT_S)
+    assert client.dead_letters() == []
+    assert [event["event"] for event in stored()][-3:] == ["Seen 1", "Seen 2", "Seen 3"]
+
+
+@pytest.mark.regression("A row of the Kotlin client's file that had another type stopped its queue.")
+@pytest.mark.parametrize(
+    "damage",
+    ["UPDATE sessions SET last = 'x' WHERE id = 1", "UPDATE sessions SET session = x'00ff' WHERE id = 1"],
+)
+def test_a_row_that_is_damaged_and_can_be_read_costs_its_session_alone(
+    open_client: OpenClient, stored: Stored, proxy: Proxy, tmp_path: Path, damage: str
+) -> None:
+    proxy.choose = lambda _request: LOSE_REQUEST
+    for number in (1, 2):
+        client = open_client()
+        client.track(seen(number))
+        client.kill()
+    with closing(sqlite3.connect(tmp_path / "queue.db", isolation_level=None)) as db:
+        db.execute(damage)
+    proxy.choose = lambda _request: PASS
+    client = open_client()
+    client.track(seen(3))
+    assert client.flush(TIMEOUT_S)
+    assert [event["event"] for event in stored()] == ["Seen 2", "Seen 3"]
+    assert list(tmp_path.glob("queue.db.corrupt-*"))
+
+
+def test_a_client_id_that_is_damaged_is_replaced_and_the_queue_set_aside(
+    open_client: OpenClient, stored: Stored, proxy: Proxy, tmp_path: Path
+) -> None:
+    proxy.choose = lambda _request: LOSE_REQUEST
+    client = open_client()
+    client.track(seen(1))
+    client.kill()
+    with closing(sqlite3.connect(tmp_path / "queue.db", isolation_level=None)) as db:
+        db.execute("UPDATE installation SET client = 'a b'")
+    proxy.choose = lambda _request: PASS
+    client = open_client()
+    client.track(seen(2))
+    assert client.flush(TIMEOUT_S)
+    assert [event["event"] for event in stored()] == ["Seen 2"]
+    assert list(tmp_path.glob("queue.db.corrupt-*"))

@@ -23,6 +23,8 @@ TIMEOUT_S = 20.0
 CLOSE_S = 0.2
 CLOSE_S_MAX = CLOSE_S + 1.0
 HTML = b"<html>Please log in</html>"
+REQUESTS_MAX = 100
+"""Of a client that makes pauses; one that makes none sends several hundred."""
 
 Answer = Callable[[socket.socket, bytes], None]
 """Writes to a connection that has sent this body; the connection ends afterwards."""
@@ -91,8 +93,8 @@ class ScriptedServer:
     def _serve(self, connection: socket.socket) -> None:
         with connection:
             try:
-                head, body = _request_of(connection)
-                document = json.loads(gzip.decompress(body) if b"gzip" in head.lower() else body)
+                _head, body = _request_of(connection)
+                document = json.loads(gzip.decompress(body) if body[:1] == b"\x1f" else body)
                 self.bodies.append(document)
                 scripted = self.script.pop(0) if self.script else self.always(document["batch"])
                 (scripted or by_gateway(200, self._stored(document)))(connection, body)
@@ -297,17 +299,35 @@ def test_a_body_that_is_not_taken_is_halved_down_to_the_event_that_is_not(
     assert server.bodies[-1]["batch"][0]["messageId"] == letter.place.message_id
 
 
+@pytest.mark.regression(
+    "A proxy that answered 413 to every request was asked without a pause, and made dead letters of all."
+)
+@pytest.mark.parametrize("status", [403, 413])
+@pytest.mark.parametrize("is_source_known", [False, True])
 def test_while_all_is_refused_on_the_way_nothing_is_a_dead_letter(
-    serve: Callable[..., ScriptedServer], client_of: Callable[..., Client]
+    serve: Callable[..., ScriptedServer],
+    client_of: Callable[..., Client],
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    is_source_known: bool,
 ) -> None:
-    server = serve(always=lambda _: answered(403, HTML))
+    monkeypatch.setattr(delivery, "BACKOFF_S", 0.05)
+    server = serve(always=lambda _: answered(status, HTML))
     client = client_of(server)
+    if is_source_known:
+        refused, server.always = server.always, lambda _: None
+        client.send_all(events(1))
+        assert client.flush(TIMEOUT_S)
+        server.always = refused
+    begin = len(server.bodies)
     client.send_all(events(3))
     assert not client.flush(1.0)
     assert (client.waiting, client.dead_letters()) == (3, [])
-    assert "403" in str(client.last_error)
+    assert str(status) in str(client.last_error)
+    assert len(server.bodies) - begin < REQUESTS_MAX
     server.always = lambda _: None
     assert client.flush(TIMEOUT_S)
+    assert client.dead_letters() == []
 
 
 def test_portals_give_the_client_no_cookies(

@@ -9,6 +9,7 @@ import json
 import random
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,12 @@ async def live(url: str, path: Path, life: int, *, kill_after_s: float | None) -
     return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
 
-async def kill_and_restart(gateway: Gateway, rng: random.Random) -> None:
+async def kill_and_restart(gateway: Gateway, rng: random.Random, end: asyncio.Event) -> None:
+    """Kill it again and again; leave it started. A start is in a thread, which a cancellation would leave."""
     while True:
-        await asyncio.sleep(rng.uniform(*LIFE_S))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(end.wait(), rng.uniform(*LIFE_S))
+            return
         gateway.kill()
         await asyncio.to_thread(gateway.start)
 
@@ -81,16 +85,14 @@ async def test_every_sequence_is_stored_once_through_faults_and_kills(
     await asyncio.to_thread(gateway.start)
     lives: list[list[dict[str, Any]]] = []
     async with asyncio.timeout(TIMEOUT_S), FaultProxy(gateway.port, late_s_max=LATE_S_MAX) as proxy:
-        killing = asyncio.create_task(kill_and_restart(gateway, rng))
+        end = asyncio.Event()
+        killing = asyncio.create_task(kill_and_restart(gateway, rng, end))
         for life in range(LIVES - 1):
             lives.append(
                 await live(proxy.url, tmp_path / "queue.db", life, kill_after_s=rng.uniform(*LIFE_S))
             )
-        killing.cancel()
-        await asyncio.gather(killing, return_exceptions=True)
-        if not gateway.is_running:
-            await asyncio.to_thread(gateway.start)
-        await asyncio.to_thread(gateway.wait_until_ready)
+        end.set()
+        await killing
         # On a busy machine few requests carry many events: then one more life is needed.
         while len(lives) < LIVES or not proxy.has_struck_all:
             lives.append(await live(proxy.url, tmp_path / "queue.db", len(lives), kill_after_s=None))

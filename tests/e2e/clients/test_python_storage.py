@@ -304,6 +304,27 @@ def test_the_oldest_go_when_it_is_full_and_that_is_wanted(
     told.wait_for(QueueFullError)
 
 
+@pytest.mark.regression("With when_full='drop_oldest' a disk that was full cost the oldest events for none.")
+def test_nothing_is_dropped_for_events_that_find_no_room(
+    gateway: GatewayInProcess, open_client: ClientFactory
+) -> None:
+    gateway.faults += [not_connected] * 1000
+    client = open_client(queue_events_max=3, when_full="drop_oldest")
+    client.send_all(events(1, 3))
+    with pytest.MonkeyPatch.context() as patch:
+
+        def full(*_: Any) -> Any:
+            raise sqlite3.OperationalError("database or disk is full")
+
+        patch.setattr(client._queue, "_append", full)
+        with pytest.raises(sqlite3.OperationalError):
+            client.send_all(events(4, 5))
+    assert client.waiting == 3
+    gateway.faults.clear()
+    assert client.flush(TIMEOUT_S)
+    assert numbers(gateway) == [1, 2, 3]
+
+
 # ---- sources
 
 
@@ -340,6 +361,33 @@ def test_a_queue_waits_for_the_key_of_its_source(
     client = open_client()
     assert client.flush(TIMEOUT_S)
     assert client.close()
+    assert numbers(gateway) == [1, 2, 3, 4]
+
+
+@pytest.mark.regression("A full queue with when_full='drop_oldest' dropped events that wait for another key.")
+def test_what_waits_for_another_key_is_not_dropped_for_newer_events(
+    gateway: GatewayInProcess, open_client: ClientFactory
+) -> None:
+    gateway.asks_meet_faults = True
+    gateway.faults += [sourced("aaaa"), sourced("aaaa"), killed_before]
+    client = open_client()
+    client.send_all(events(1, 1))
+    assert client.flush(TIMEOUT_S)
+    client.send_all(events(2, 3))
+    wait_until_ended(client)
+    gateway.faults += [sourced("bbbb")] * 2
+    client = open_client(write_key="other", queue_events_max=3, when_full="drop_oldest")
+    client.send_all(events(4, 4))
+    assert client.flush(TIMEOUT_S)
+    gateway.faults += [not_connected] * 1000
+    client.send_all(events(5, 7))
+    client.send_all(events(8, 8))
+    assert client.waiting == 3
+    client.close(timeout=0)
+    gateway.faults.clear()
+    gateway.faults += [sourced("aaaa")] * 3
+    client = open_client()
+    assert client.flush(TIMEOUT_S)
     assert numbers(gateway) == [1, 2, 3, 4]
 
 

@@ -68,6 +68,14 @@ def _take(browser: Browser, gateway: Gateway, picture: "Picture") -> None:
 
     page.goto(f"{gateway.admin_url}/console/{picture.view}")
     page.wait_for_timeout(LIVE_S * 1000)
+    if picture.opened:
+        page.locator("#events-filter [name=event]").fill(picture.opened)
+        others = page.locator("#events-rows tr", has_not_text=picture.opened)
+        others.first.wait_for(state="detached")
+        row = page.locator("#events-rows tr", has_text=picture.opened).first
+        row.get_by_role("button").click()
+        page.locator("#events-rows pre").wait_for()
+        page.locator("#tab-events").evaluate("tab => tab.scrollIntoView()")
     _keep(picture.name, page.screenshot(full_page=picture.is_whole))
     context.close()
 
@@ -108,6 +116,11 @@ def _grown(stats: states.Document, partitions: int, seconds: float) -> states.Do
 
 def _day(stats: states.Document, seconds: float) -> State:
     return states.in_group(_grown(stats, 8, seconds), ["gateway-0", "gateway-1"], {})
+
+
+def _at_work(stats: states.Document, seconds: float) -> State:
+    """Return a developer's own gateway, as it is."""
+    return stats, {}
 
 
 def _restoring(stats: states.Document, seconds: float) -> State:
@@ -156,11 +169,14 @@ class Picture:
     down_steps: int = 0
     view: str = ""
     """`#` and the tab."""
+    opened: str = ""
+    """The name of the events that are shown, the newest of them opened."""
 
 
 PICTURES = (
     Picture("console-light", _day, "light", is_whole=True),
     Picture("console-dark", _day, "dark", is_whole=True),
+    Picture("console-events", _at_work, "light", view="#events", opened="Order Changed"),
     Picture("console-restoring", _restoring, "light", view="#partitions"),
     Picture("console-log-down", _log_down, "dark", down_steps=24),
     Picture("console-phone", _many, "light", width=390, height=1900, view="#partitions"),

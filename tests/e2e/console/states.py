@@ -52,6 +52,27 @@ def failed(error: str) -> Document:
     return {"state": "failed", "last_error": error, "failing_since_ms": 1_795_000_000_000, **index}
 
 
+def with_inputs(stats: Document, stopped: str | None) -> Document:
+    """Return statistics with two inputs, of which the second is stopped for a reason."""
+    counts: Document = dict.fromkeys(
+        ("records", "empty", "accepted", "duplicates", "conflicts", "rejected"), 0
+    )
+    counts |= {"misdelivered": 0, "throttled_s": 0.0, "lag": None, "records_per_s": None}
+    place = {
+        "partition": 3,
+        "position": 10,
+        "committed": 10,
+        "end": 1_500,
+        "lag": 1_490,
+        "records_per_s": 12.5,
+    }
+    read = counts | {"accepted": 7, "duplicates": 2, "conflicts": 1, "rejected": 1}
+    common = {"topic": "raw", "source": "web", "paused": False}
+    first = common | read | {"input": "web", "stopped": None, "partitions": [read | place]}
+    second = common | counts | {"input": "old", "stopped": stopped, "partitions": []}
+    return stats | {"inputs": [first, second]}
+
+
 def lost_keys(now_ms: int) -> Document:
     """Return the fields on write keys of a gateway with two that vanished, and with unknown ones."""
     hour_ms = 3_600_000

@@ -160,6 +160,27 @@ def test_sources_tell_what_they_send(tmp_path: Path, open_page: Open) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
+def test_inputs_are_shown_by_partition_and_why_one_is_stopped(gateway: Gateway, open_page: Open) -> None:
+    reason = "topic raw was made anew"
+    stats = states.with_inputs(gateway.stats(), reason)
+    page = open_page(gateway.admin_url, before=lambda page: states.answer(page, "admin/v1/stats", stats))
+    rows = page.locator("#inputs-rows tr")
+    expect(rows).to_have_count(3)
+    expect(rows.nth(1)).to_contain_text("raw/3")
+    assert rows.nth(1).locator("td").all_inner_texts()[2:] == ["1,490", "13", "7", "2", "2"]
+    expect(rows.nth(2)).to_have_attribute("title", reason)
+    expect(rows.nth(2)).to_contain_text("stopped")
+    expect(state_of(page)).to_contain_text(f"Input old is stopped: {reason}.")
+    page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_without_an_input_there_is_no_card(gateway: Gateway, open_page: Open) -> None:
+    page = open_page(gateway.admin_url)
+    expect(state_of(page)).to_have_text("All 8 partitions serve.")
+    expect(page.locator("#inputs-card")).to_be_hidden()
+
+
 def test_the_tail_pauses_and_filters(client: httpx.Client, gateway: Gateway, open_page: Open) -> None:
     page = open_page(gateway.admin_url)
     note = page.locator("#tail-note")

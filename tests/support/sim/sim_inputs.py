@@ -99,6 +99,7 @@ class SimInputReader:
 
     def __init__(self, inputs: SimInputs, partition: int, start: Offset) -> None:
         self.position = start
+        self.fetch_bytes = 0
         self._inputs = inputs
         self._partition = partition
 

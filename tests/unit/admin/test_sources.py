@@ -79,6 +79,21 @@ def test_duplicates_have_their_cause(tmp_path: Path) -> None:
     assert total["duplicate_causes"] == {Cause.SAME_REQUEST: 2, Cause.OTHER: 1, Cause.RETRY: 2}
     assert sum(total["duplicate_causes"].values()) == total["events"]["duplicates"]
     assert total["libraries"] == {"analytics-node 3.1.0": 2}
+    node = "analytics-node 3.1.0"
+    assert total["duplicate_libraries"] == {
+        f"same_request: {node}": 2,
+        f"other: {node}": 1,
+        f"retry: {node}": 2,
+    }
+
+
+def test_duplicates_of_an_input_are_no_request(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    events = [RecordMaker(partitions=1).event("a")._replace(source="web")] * 3
+    worker.use.note_input(events, [NEW, REPEAT, DUPLICATE])
+    total = of(worker.figures(), "web")["total"]
+    assert total["duplicate_libraries"] == {"same_request: input topic": 1, "input: input topic": 1}
+    assert total["libraries"] == {}
 
 
 def test_duplicates_of_a_request_with_several_sources_are_counted_for_each() -> None:

@@ -68,6 +68,16 @@ def test_each_risk_is_named(
     assert risks_of_a(own, others, silent) == risks
 
 
+def test_gateway_alone_may_restart_unless_something_is_wrong_with_it() -> None:
+    def row(states: str) -> dict[str, Any]:
+        own = stats(states) | {"group": None}
+        (found,) = rows_of({"workers": {"worker": own}, "silent": {}})
+        return found
+
+    assert row("aaaa")["restart_risks"] == []
+    assert row("aara")["restart_risks"] == ["unserved", "restoring"]
+
+
 def test_rows_have_each_worker_with_its_own_risks() -> None:
     silent, first, second = rows_of({"workers": {"a": A, "b": B}, "silent": {"c": "timeout"}})
     assert (silent["worker"], silent["answers"], silent["why"]) == ("c", False, "timeout")

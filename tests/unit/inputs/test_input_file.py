@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from app.inputs.input_file import FieldId, read_inputs_file
+from app.inputs.input_file import FieldId, inputs_of, read_inputs_file
 from dedupe.model.errors import ConfigurationError
+from tests.support.settings import make_settings
 
 GOOD = {"name": "raw", "topic": "raw", "source": "web", "id": {"field": "messageId"}}
 OWN = {"events", "events.quarantine"}
@@ -45,6 +46,9 @@ def test_inputs_are_read(tmp_path: Path) -> None:
         ({"id": None}, "it needs id: key, place"),
         ({"format": "cloudevents"}, "so there is no id to set"),
         ({"keep_headers": ["h", "gw"]}, "header gw cannot be kept"),
+        ({"source_header": "from"}, "source_header and sources belong together"),
+        ({"sources": ["a"]}, "source_header and sources belong together"),
+        ({"id": None, "format": "cloudevents", "source_header": "h", "sources": ["a"]}, "name their source"),
         ({"more": 1}, "input 1: more: "),
         ({"source": ""}, "input 1: source: "),
         ({"cluster": {"bootstrap_servers": "b", "security_protocol": "SASL_SSL"}}, "sasl_username"),
@@ -75,3 +79,12 @@ def test_what_is_no_list_of_inputs_is_refused(tmp_path: Path, text: str) -> None
         read_inputs_file(path, OWN, has_kafka=True)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         read_inputs_file(tmp_path / "none", OWN, has_kafka=True)
+
+
+@pytest.mark.parametrize("topic", ["events", "events.quarantine", "events.routing", "events.observed"])
+def test_no_topic_of_the_gateway_is_an_input(tmp_path: Path, topic: str) -> None:
+    path = tmp_path / "inputs.yaml"
+    path.write_text(json.dumps({"inputs": [GOOD | {"topic": topic}]}))
+    settings = make_settings(mode="development", log="kafka", inputs_file=path)
+    with pytest.raises(ConfigurationError, match="is a topic that this gateway writes"):
+        inputs_of(settings)

@@ -4,6 +4,7 @@ import { Apart } from "./apart.js";
 import { ask, Refusal, token } from "./api.js";
 import { Chart, pointsOf, RATIO, ratioOf, SERIES, THROUGHPUT } from "./charts.js";
 import { First } from "./first.js";
+import { inputProblems, tellInputs } from "./inputs.js";
 import { keyProblems } from "./keys.js";
 import { Events } from "./events.js";
 import { Lookup } from "./lookup.js";
@@ -70,7 +71,7 @@ function problemsOf(stats, group, all) {
   for (const wrong of stats.wrong_settings ?? []) found.push(["warn", sentence(wrong)]);
   const quarantined = (stats.quarantine ?? []).filter((lane) => lane.last_error && lane.state !== "active");
   if (quarantined.length) found.push(["warn", "Quarantine does not serve: requests with a bad event wait."]);
-  return [...found, ...keyProblems(stats, group)];
+  return [...found, ...inputProblems(stats), ...keyProblems(stats, group)];
 }
 
 function awayOf(away, all) {
@@ -196,6 +197,7 @@ async function lookAtStats() {
   partitions.update(all, stats.window_seconds);
   tellFigures(figuresOf(stats, group?.totals ?? stats.totals, all, requestsWithoutEvents(stats, group)));
   tellRefused(stats, group);
+  tellInputs(stats);
   events.areShown = stats.mode === "development" && !token.get();
   await tail.in(stats.mode);
   await first.update(group?.totals ?? stats.totals);

@@ -77,11 +77,17 @@ class Answer(NamedTuple):
 
 
 class UndecidedError(DeliveryError):
-    """The answer decides nothing: what was sent may be stored or not."""
+    """
+    The answer decides nothing: what was sent may be stored or not.
+
+    Attributes:
+        is_halved: whether a smaller part of the batch goes at once.
+    """
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(str(answer))
         self.answer = answer
+        self.is_halved = False
 
     @property
     def is_about_this_body(self) -> bool:

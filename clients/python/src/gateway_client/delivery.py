@@ -191,8 +191,8 @@ class Delivery:
         Send a batch, and return the verdicts on its events.
 
         A body that is not taken goes again in halves, down to one event, which becomes a dead letter: at
-        once if the answer is about the body, and if it may be about all requests, only if the gateway
-        answers others meanwhile.
+        once if the gateway says that it is about the body, and if it may be about all requests, only if
+        the gateway answers others meanwhile.
         """
         try:
             answer = self._sender.post(batch.body(now_text()), batch.headers())
@@ -206,9 +206,11 @@ class Delivery:
             elif not err.answer.is_gateways or err.may_be_about_this_body:
                 self._batch_events = max(1, len(batch.events) // 2)
                 self._refused_alone += is_alone and err.may_be_about_this_body
-            if is_alone and (err.is_about_this_body or self._refused_alone > REFUSED_ALONE_MAX):
+            is_sure = err.is_about_this_body and err.answer.is_gateways  # others may say so of every request
+            if is_alone and (is_sure or self._refused_alone > REFUSED_ALONE_MAX):
                 self._refused_alone = 0
                 return [Verdict(Fate.REJECTED, EVENT_REFUSED, str(err))]
+            err.is_halved = err.is_about_this_body and not is_alone
             raise
         except (sqlite3.Error, httpx.ConnectError, httpx.ConnectTimeout):
             raise
@@ -227,7 +229,7 @@ class Delivery:
 
     def _pause_after(self, err: Exception) -> tuple[float, bool]:
         """Return a pause with full jitter, longer after each failure, and not shorter than asked for."""
-        if isinstance(err, UndecidedError) and err.is_about_this_body:
+        if isinstance(err, UndecidedError) and err.is_halved:
             return 0.0, False
         self._failures += 1
         is_key_refused = isinstance(err, UndecidedError) and err.is_about_the_key

@@ -33,6 +33,9 @@ from .settlement import settlement_of
 
 WhenFull = Literal["raise", "drop_oldest"]
 
+_IS_OURS = "(source IN ('', ?1) OR ?1 = '')"
+_OURS = f"FROM events JOIN sessions ON id = session_id WHERE {_IS_OURS} ORDER BY session_id, sequence"
+
 
 @dataclass(slots=True)
 class _Session:
@@ -96,17 +99,21 @@ class EventQueue(Durable):
         self.replace_if_vanished()
         if self.is_opted_out:  # while the caller made the events
             return []
-        self._make_room(len(events))
+        surplus = self._surplus_with(len(events))
         self.file.check_room(sum(len(event.content) for event in events))
         try:
             with self.file.transaction() as db:
+                if surplus:
+                    self._drop_oldest(db, surplus)
                 session = self._current_session() or self._new_session(db)
                 places = self._append(db, session, events)
         except BaseException:
             self._current = None  # it has given places to nothing
             raise
         self._current = session
-        self.size += len(events)
+        self.size += len(events) - surplus
+        if surplus:
+            self.told.put(QueueFullError(f"the oldest {surplus:,} events were dropped for newer ones"))
         return places
 
     @alone
@@ -181,13 +188,9 @@ class EventQueue(Durable):
     @alone
     def oldest_age_s(self) -> float | None:
         """Return the age of the event that is sent next."""
-        row = self._oldest_session()
-        if row is None:
-            return None
-        (queued_at_ms,) = self._db.execute(
-            "SELECT queued_at_ms FROM events WHERE session_id = ? ORDER BY sequence LIMIT 1", (row[0],)
-        ).fetchone()
-        return max(0.0, time.time() - queued_at_ms / 1000) if queued_at_ms else None
+        values = (self._counted_source,)
+        row = self._db.execute(f"SELECT queued_at_ms {_OURS} LIMIT 1", values).fetchone()
+        return max(0.0, time.time() - row[0] / 1000) if row and row[0] else None
 
     @alone
     def dead_letters(self) -> list[DeadLetter]:
@@ -242,10 +245,8 @@ class EventQueue(Durable):
             self._db.execute("UPDATE sessions SET source = ? WHERE source = ''", (source,))
         self._knows_target = True
         self._count()
-        (others,) = self._db.execute(
-            "SELECT count(*) FROM events JOIN sessions ON id = session_id WHERE source NOT IN ('', ?)",
-            (source,),
-        ).fetchone()
+        (others,) = self._db.execute("SELECT count(*) FROM events").fetchone()
+        others -= self.size
         if others:
             self.told.put(OtherSourceError(f"{others:,} events wait for the write key of another source"))
 
@@ -283,18 +284,18 @@ class EventQueue(Durable):
         return self.file.db
 
     def _count(self) -> None:
-        (self.size,) = self._db.execute(
-            "SELECT count(*) FROM events JOIN sessions ON id = session_id"
-            " WHERE source IN ('', ?1) OR ?1 = ''",
-            ("" if self.must_ask_source else self._source,),
-        ).fetchone()
+        (self.size,) = self._db.execute(f"SELECT count(*) {_OURS}", (self._counted_source,)).fetchone()
+
+    @property
+    def _counted_source(self) -> str:
+        """Events of which source wait; "" while nobody knows, then it is all."""
+        return "" if self.must_ask_source else self._source
 
     # ---- parts
 
     def _oldest_session(self) -> tuple[int, str, str, int, int] | None:
         row: tuple[int, str, str, int, int] | None = self._db.execute(
-            "SELECT id, client, session, sent_through, doubtful_through FROM sessions"
-            " WHERE (source IN ('', ?1) OR ?1 = '')"
+            f"SELECT id, client, session, sent_through, doubtful_through FROM sessions WHERE {_IS_OURS}"
             " AND EXISTS (SELECT 1 FROM events WHERE session_id = id) ORDER BY id LIMIT 1",
             (self._source,),
         ).fetchone()
@@ -374,20 +375,18 @@ class EventQueue(Durable):
         ).fetchall():
             self._sent.pop(session, None)
 
-    def _make_room(self, count: int) -> None:
-        surplus = self.size + count - self._events_max
-        if surplus <= 0:
-            return
-        if self._when_full == "raise" or count > self._events_max:
+    def _surplus_with(self, count: int) -> int:
+        """Return how many events have to go for so many new ones. Raises QueueFullError."""
+        surplus = max(0, self.size + count - self._events_max)
+        if surplus and (self._when_full == "raise" or count > self._events_max):
             raise QueueFullError(f"{self.size:,} events wait already")
-        with self.file.transaction() as db:
-            db.execute(
-                "DELETE FROM events WHERE (session_id, sequence) IN"
-                " (SELECT session_id, sequence FROM events ORDER BY session_id, sequence LIMIT ?)",
-                (surplus,),
-            )
-        self._count()
-        self.told.put(QueueFullError(f"the oldest {surplus:,} events were dropped for newer ones"))
+        return surplus
+
+    def _drop_oldest(self, db: sqlite3.Connection, count: int) -> None:
+        """Delete the oldest of the events that `size` counts."""
+        oldest = f"(SELECT session_id, sequence {_OURS} LIMIT ?2)"
+        values = self._counted_source, count
+        db.execute(f"DELETE FROM events WHERE (session_id, sequence) IN {oldest}", values)
 
     def _bury_damaged(self, session_id: int, place: Place, content: bytes) -> None:
         letter = DeadLetter(place, EVENT_DAMAGED, "its content in the file is damaged", event_of(content))

@@ -233,7 +233,7 @@ def _plain(value: object) -> object:
         case set() | frozenset():
             return sorted(value, key=str)
         case bytes() | bytearray() | memoryview():
-            return base64.b64encode(value).decode()
+            return base64.b64encode(bytes(value)).decode()  # a view may have gaps
         case Mapping():
             return dict(value)
     raise TypeError(f"{type(value).__name__} has no form in JSON")

@@ -1,6 +1,7 @@
 /** Claims about the JavaScript client that need no browser: every answer, storages, calls. Run by node --test. */
 import assert from "node:assert/strict";
-import { appendFileSync, mkdtempSync, readFileSync, statSync } from "node:fs";
+import { spawnSync } from "node:child_process";
+import { appendFileSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -113,6 +114,8 @@ const WAITING = {
   "the gateway's 401": word(401, { code: "invalid_write_key" }),
   "the gateway's 403": word(403, { code: "scope_missing" }),
   "the gateway's other 400": word(400, { code: "session_fields_invalid" }),
+  "the gateway's word on an encoding": word(400, { code: "unsupported_encoding" }),
+  "the gateway's word on a compressed body": word(400, { code: "body_not_decompressable" }),
   "a code nobody knows": word(409, { code: "new_in_2030" }),
   "cut": (_, response) => {
     response.writeHead(200, { "Content-Length": 1000, "Gateway-Request-Id": "r" });
@@ -194,6 +197,22 @@ client_test("an event that a firewall refuses again and again costs itself alone
   while (client.waiting) await client.flush(300);
   assert.deepEqual(server.names(), ["A", "B"]);
   assert.deepEqual(told.map(({ event }) => event.event), ["<script>"]);
+});
+
+for (const Kind of KINDS) client_test(`${Kind.name}: while somebody refuses all as too large nothing is a dead letter`, async (server, open) => {
+  const told = [];
+  const client = open({ onRejected: (letter) => told.push(letter) }, Kind);
+  await client.track("A");
+  assert.equal(await client.flush(5_000), true);
+  server.answer = raw(413, "<html>too large</html>");
+  await client.track("B");
+  const before = server.bodies.length;
+  assert.equal(await client.flush(1_500), false);
+  assert.ok(server.bodies.length - before < 50);
+  assert.deepEqual([client.waiting, told], [1, []]);
+  server.answer = null;
+  assert.equal(await client.flush(5_000), true);
+  assert.deepEqual(server.names(), ["A", "B"]);
 });
 
 client_test("closing keeps its time while an answer drips", async (server, open) => {
@@ -325,6 +344,69 @@ for (const [name, make] of Object.entries(STORAGES)) {
     assert.notEqual((await after.track("C")).session, place.session);
   });
 }
+
+const queueFile = () => join(mkdtempSync(join(tmpdir(), "queue-")), "queue.jsonl");
+
+client_test("a file that cannot be opened is replaced by memory, and it is told", async (server, open) => {
+  const problems = [];
+  const client = open({ storage: fileStorage(tmpdir()), onProblem: (err) => problems.push(err) });
+  await client.track("A");
+  assert.equal(client.isDurable, false);
+  assert.equal(await client.flush(5_000), true);
+  assert.deepEqual(server.names(), ["A"]);
+  assert.match(String(problems), /EISDIR/);
+});
+
+client_test("what is damaged in a file is set aside, and the rest delivered", async (server, open) => {
+  const path = queueFile();
+  server.answer = WAITING["a 500"];
+  const before = open({ storage: fileStorage(path) });
+  for (const name of ["A", "B"]) await before.track(name);
+  await before.close();
+  const content = readFileSync(path, "utf8");
+  writeFileSync(path, `${content}[1,[2]]\n[["gateway/[\\"events\\",","x"]]\nnoise\n${content.split("\n")[0]}\n`);
+  server.answer = null;
+  const after = open({ storage: fileStorage(path) });
+  assert.equal(await after.flush(5_000), true);
+  assert.deepEqual(server.names(), ["A", "B"]);
+  assert.equal(readdirSync(join(path, "..")).filter((name) => name.includes(".corrupt-")).length, 1);
+});
+
+client_test("a file that is deleted in use is written anew", async (server, open) => {
+  const path = queueFile();
+  server.answer = WAITING["a 500"];
+  const before = open({ storage: fileStorage(path) });
+  await before.track("A");
+  rmSync(path);
+  await before.track("B");
+  const copy = queueFile();
+  writeFileSync(copy, readFileSync(path)); // as a kill leaves it
+  server.answer = null;
+  const after = open({ storage: fileStorage(copy) });
+  assert.equal(await after.flush(5_000), true);
+  assert.deepEqual(server.names(), ["A", "B"]);
+});
+
+test("what a disk that becomes full has taken of a file is there afterwards", async () => {
+  const path = queueFile();
+  const library = new URL("../../../../clients/javascript/node-storage.js", import.meta.url);
+  const code = `
+    import { fileStorage } from "${library}";
+    const [storage, kept] = [fileStorage(process.argv[1]), []];
+    for (let n = 1; n <= 60; n++) {
+      const event = { text: "x".repeat(n % 7 ? 100 : 997) };
+      await storage.write([["events", ["s", n], event]]).then(() => kept.push(n), () => {});
+    }
+    console.log(JSON.stringify(kept));`;
+  const limited = ["-c", 'ulimit -f 16 && exec "$0" --input-type=module -e "$1" -- "$2"', process.execPath, code, path];
+  const { stdout, stderr } = spawnSync("sh", limited, { encoding: "utf8" });
+  const kept = JSON.parse(stdout || assert.fail(stderr));
+  assert.ok(kept.length > 5 && kept.length < 60);
+  const numbers = async () => (await fileStorage(path).read("events", "s")).map(([[, n]]) => n);
+  assert.deepEqual((await numbers()).filter((n) => kept.includes(n)), kept);
+  await fileStorage(path).write([["events", ["s", 61], {}]]);
+  assert.deepEqual((await numbers()).filter((n) => kept.includes(n) || n > 60), [...kept, 61]);
+});
 
 client_test("sending goes on while nothing can be written, and it is told", async (server, open) => {
   const broken = { isDurable: true, read: async () => [], write: () => Promise.reject(new Error("full")) };
@@ -469,4 +551,32 @@ client_test("dead letters are tried again", async (server, open) => {
   assert.equal(await client.flush(5_000), true);
   assert.deepEqual(await client.deadLetters(), []);
   assert.equal([...server.stored.values()][0].messageId, `${place.session}-${place.sequence}`);
+});
+
+const letterOf = (n) => ({ session: "s", sequence: n, code: "event_refused", message: "", event: { type: "track", event: `E${n}` } });
+
+client_test("dead letters that find no room in the queue stay", async (server, open) => {
+  const { open: storage } = STORAGES.items();
+  await storage().write([1, 2, 3].map((n) => ["deadLetters", `${n}`, letterOf(n)]));
+  const client = open({ storage: storage(), queueEventsMax: 2 }, Analytics);
+  server.answer = WAITING["a 500"];
+  await assert.rejects(client.retryDeadLetters(), QueueFullError);
+  assert.deepEqual((await client.deadLetters()).map(({ sequence }) => sequence), [3]);
+  server.answer = null;
+  assert.equal(await client.flush(5_000), true);
+  assert.deepEqual(server.names(), ["E1", "E2"]);
+});
+
+client_test("of many dead letters those stay that the gateway has no copy of", async (server, open) => {
+  const { open: storage } = STORAGES.items();
+  const known = (n) => ({ ...letterOf(n), code: "type_invalid" });
+  const letters = Array.from({ length: 1_002 }, (_, n) => ["deadLetters", `${10_000 + n}`, n % 2 ? known(n) : letterOf(n)]);
+  await storage().write(letters);
+  const client = open({ storage: storage() }, Analytics);
+  server.answer = (body, response) => body.batch.length > 0 && server.gateway(response, 200, { rejected: [{ index: 0, code: "type_invalid" }] });
+  await client.track("Bad");
+  assert.equal(await client.flush(5_000), true);
+  while ((await client.deadLetters()).length > 1_002) await new Promise((resolve) => setTimeout(resolve, 20));
+  const left = (await client.deadLetters()).map(({ sequence }) => sequence);
+  assert.deepEqual(left.slice(0, 4), [0, 2, 3, 4]);
 });

@@ -1,5 +1,7 @@
 """Record format v1: what is written is read back whole, and nothing else is taken for a record."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,7 +31,7 @@ from dedupe.model.types import (
     size_of,
     with_headers,
 )
-from dedupe.storage.kafka.record_batch import encode_batch
+from dedupe.storage.kafka.record_batch import encode_batch, for_events_it_knows
 from dedupe.storage.kafka.wire import ProducerIdAndEpoch
 from tests.support.foreign import CHANGED, FOREIGN, GENUINE, ODD, without_checksum
 
@@ -292,9 +294,23 @@ def test_size_of_an_event_counts_its_headers(headers: list[tuple[str, bytes]]) -
 
 
 def test_events_with_headers_are_not_encoded_by_a_module_that_knows_none() -> None:
+    encode = for_events_it_knows(lambda *_: b"native")
     for event, is_native in ((message(), True), (with_headers(message(), [("h", b"x")]), False)):
         records = EventRecords([event], (), lane_seq=1, timestamp_ms=5)
-        batch = encode_batch(
-            records, ProducerIdAndEpoch(1, 1), 0, bytes_max=2**20, native=lambda *_: b"native"
-        )
+        batch = encode_batch(records, ProducerIdAndEpoch(1, 1), 0, bytes_max=2**20, native=encode)
         assert (batch == b"native") is is_native
+
+
+def test_events_with_headers_are_encoded_by_a_module_that_proves_to_know_them() -> None:
+    def native(events: list[Event], sessions: Any, seq: int, ms: int, *rest: int) -> bytes:
+        calls.append(len(events))
+        records = EventRecords(events, sessions, lane_seq=seq, timestamp_ms=ms)
+        return encode_batch(records, ProducerIdAndEpoch(*rest[:2]), rest[2], bytes_max=rest[3])
+
+    calls: list[int] = []
+    encode = for_events_it_knows(native)
+    assert encode is native
+    calls.clear()
+    records = EventRecords([with_headers(message(), [("h", b"x")])], (), lane_seq=1, timestamp_ms=5)
+    encode_batch(records, ProducerIdAndEpoch(1, 1), 0, bytes_max=2**20, native=encode)
+    assert calls == [1]

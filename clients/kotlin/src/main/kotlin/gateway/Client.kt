@@ -1,9 +1,12 @@
 package gateway
 
+import com.google.gson.JsonElement
 import com.google.gson.JsonObject
 import java.io.ByteArrayOutputStream
 import java.io.IOException
 import java.time.Instant
+import java.util.logging.Level
+import java.util.logging.Logger
 import java.util.concurrent.locks.ReentrantLock
 import java.util.zip.GZIPOutputStream
 import kotlin.concurrent.withLock
@@ -27,6 +30,8 @@ private const val GZIP_BYTES_MIN = 1_000
 private const val CLOSE_GRACE_MS = 800L
 private const val TELL_AGAIN_MS = 3_600_000L
 private const val REFUSED_ALONE_MAX = 3
+
+private val logger = Logger.getLogger("gateway-client")
 
 /** What is kept beside the queue. */
 private const val USER = "user"
@@ -71,6 +76,9 @@ class Client(
     private var isHurried = false
     private var batchEvents = BATCH_EVENTS
     private var refusedAlone = 0
+
+    /** Whether a smaller part of the batch goes at once. */
+    private var isHalved = false
     private var compresses = true
     private var failures = 0
     private var failingSince: Instant? = null
@@ -91,6 +99,10 @@ class Client(
     val isDurable get() = storage.isDurable
     val waiting get() = lock.withLock { storage.size }
 
+    /** How long the oldest event has waited, by the clock; null if none waits. */
+    val oldestAgeMs: Long?
+        get() = lock.withLock { storage.oldestQueuedMs }?.let { maxOf(0, clock.nowMs() - it) }
+
     private val thread = Thread(::run, "gateway-client").apply { isDaemon = true }
 
     init {
@@ -100,18 +112,19 @@ class Client(
 
     /**
      * Queues one event of any type; null if it is not to be sent. Throws IllegalArgumentException if it is none, and
-     * what the storage throws.
+     * what the hook and the storage throw.
      */
     fun send(event: JsonObject): Place? = sendAll(listOf(event)).firstOrNull()
 
     /** Queues events in one commit. */
     fun sendAll(events: List<JsonObject>): List<Place> {
         val hook = beforeSend
+        events.forEach(::requireShallow)
         val named = events.map(::withLibrary)
-        val kept = if (hook == null || isOptedOut) named else named.mapNotNull { hook(it.deepCopy()) }
+        val kept = if (hook == null || isOptedOut) named else named.mapNotNull { hook(Queued.of(it).asJson()) }
         val queued = kept.map(Queued::of)
         return lock.withLock {
-            check(!isClosing) { "the client is closed" }
+            checkOpen()
             try {
                 if (isOptedOut) emptyList() else storage.add(queued)
             } finally {
@@ -120,7 +133,10 @@ class Client(
         }
     }
 
+    private fun checkOpen() = check(!isClosing) { "the client is closed" }
+
     override fun say(event: JsonObject): Place? = lock.withLock {
+        checkOpen()
         val type = event.get("type").asString
         val userId = event.get("userId")?.asString
         val kept = storage.setting(USER)
@@ -155,7 +171,7 @@ class Client(
     /** Tries at once, and returns whether nothing waits within the time. */
     fun flush(timeoutMs: Long): Boolean = lock.withLock {
         if (Thread.currentThread() === thread) return storage.size == 0
-        val end = System.nanoTime() + timeoutMs.coerceAtMost(FLUSH_MAX_MS) * 1_000_000
+        val end = System.nanoTime() + timeoutMs.coerceIn(0, FLUSH_MAX_MS) * 1_000_000
         waitingInFlush++
         hurry()
         try {
@@ -213,8 +229,10 @@ class Client(
             val goesOn = try {
                 tellOfStorage()
                 waitForEvents().also { if (it) sleep(tryOnce()) }
-            } catch (_: InterruptedException) { // by a callback, which may not end this thread
-                true
+            } catch (err: Throwable) { // an interrupt by a callback, an error of the platform: they may not end this thread
+                logger.log(Level.WARNING, "an unforeseen error", err)
+                runCatching { Thread.sleep(BACKOFF_MS.toLong()) }
+                !isClosing
             }
         } while (goesOn)
         runCatching { sayFarewell() }
@@ -241,6 +259,7 @@ class Client(
     }
 
     private fun tell(err: Exception, since: Instant = Instant.ofEpochMilli(clock.nowMs())) {
+        logger.warning("since $since: $err")
         runCatching { listener.onProblem(err, since) }
     }
 
@@ -253,7 +272,10 @@ class Client(
         val verdicts = verdictsOf(batch, answer) ?: throw UndecidedException(answer)
         val settlement = settlementOf(batch, verdicts)
         lock.withLock { storage.settle(batch, settlement) }
-        settlement.deadLetters.forEach { letter -> runCatching { listener.onRejected(letter) } }
+        for (letter in settlement.deadLetters) {
+            logger.warning("${letter.place} will not be stored: ${letter.code}, ${letter.message}")
+            runCatching { listener.onRejected(letter) }
+        }
         if (verdicts.any { it.fate == Fate.AGAIN }) throw IOException("some events were not taken yet")
         failures = 0
         failingSince = null
@@ -273,8 +295,12 @@ class Client(
         }
         if (answer.action == Action.AGAIN_LONG || answer.action == Action.AGAIN && !answer.mayBeAboutTheBody) return null
         batchEvents = maxOf(1, batch.events.size / 2)
-        if (batch.events.size > 1) return null
-        if (answer.action == Action.AGAIN && ++refusedAlone <= REFUSED_ALONE_MAX) return null
+        if (batch.events.size > 1) {
+            isHalved = answer.action == Action.HALVE
+            return null
+        }
+        val isSure = answer.action == Action.HALVE && answer.isGateways // others may say so of every request
+        if (!isSure && ++refusedAlone <= REFUSED_ALONE_MAX) return null
         refusedAlone = 0
         val code = if (batch.events.single().isDamaged) EVENT_DAMAGED else EVENT_REFUSED
         return listOf(Verdict(Fate.REJECTED, code, answer.toString()))
@@ -315,7 +341,7 @@ class Client(
     private fun pauseAfter(err: Exception): Pause {
         val answer = (err as? UndecidedException)?.answer
         lastError = err
-        if (answer?.action == Action.HALVE) return Pause(0)
+        if (isHalved) return Pause(0).also { isHalved = false }
         failures++
         val (base, longest) = if (answer?.action == Action.AGAIN_LONG) 4.0 to KEY_REFUSED_PAUSE_MAX_MS else 2.0 to BACKOFF_MAX_MS
         var pauseMs = Random.nextDouble(0.0, min(longest, BACKOFF_MS * base.pow(min(failures, 20)))).toLong()
@@ -356,8 +382,14 @@ class Client(
             addProperty("name", "gateway-client-kotlin")
             addProperty("version", VERSION)
         }
-        return event.deepCopy().apply { add("context", context.deepCopy().apply { add("library", library) }) }
+        return event.with("context", context.with("library", library))
     }
+}
+
+/** Returns a copy, whose parts are the same, with one more. */
+private fun JsonObject.with(name: String, value: JsonElement) = JsonObject().also { copy ->
+    entrySet().forEach { (key, part) -> copy.add(key, part) }
+    copy.add(name, value)
 }
 
 private fun gzip(content: ByteArray): ByteArray {

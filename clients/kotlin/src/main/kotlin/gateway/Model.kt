@@ -2,12 +2,16 @@ package gateway
 
 import com.google.gson.Gson
 import com.google.gson.GsonBuilder
+import com.google.gson.JsonArray
 import com.google.gson.JsonElement
 import com.google.gson.JsonObject
 import com.google.gson.JsonParser
 import com.google.gson.Strictness
+import java.io.Writer
 import java.math.BigInteger
 import java.security.SecureRandom
+import java.util.Collections
+import java.util.IdentityHashMap
 
 const val VERSION = "1.0.0"
 const val BATCH_EVENTS = 100
@@ -19,6 +23,7 @@ const val EVENT_REFUSED = "event_refused"
 const val EVENT_DAMAGED = "event_damaged"
 
 private const val DEPTH_MAX = 1_000
+private const val TOO_LARGE = "an event may have $EVENT_BYTES_MAX bytes, and this one has more"
 private const val NO_WIDTH = "\u200b\u200c\u200d\u2060\ufeff"
 
 /** NaN and infinities are an IllegalArgumentException: JSON has none. */
@@ -34,8 +39,8 @@ data class Place(val session: String, val sequence: Long) {
 /** An event that will not be stored. */
 data class DeadLetter(val place: Place, val code: String, val message: String, val event: JsonObject)
 
-/** An event whose JSON never changes while it has its place. */
-data class Queued(val content: String) {
+/** An event whose JSON never changes while it has its place; `queuedAtMs` is by the clock, 0 if nobody has noted it. */
+data class Queued(val content: String, val queuedAtMs: Long = 0) {
     /** Whether it has an id of its own: one of nothing but white space is none to the gateway. */
     val hasId: Boolean by lazy {
         val id = asJson().get("messageId")
@@ -55,7 +60,7 @@ data class Queued(val content: String) {
 
     /** Returns the event as it goes on in another session, with an id made of its first place. */
     fun movedFrom(place: Place): Queued =
-        if (hasId) this else Queued(gson.toJson(asJson().apply { addProperty("messageId", place.messageId) }))
+        if (hasId) this else copy(content = gson.toJson(asJson().apply { addProperty("messageId", place.messageId) }))
 
     companion object {
         /** Takes an event that was queued before, whatever its size is now. */
@@ -64,29 +69,40 @@ data class Queued(val content: String) {
         /** Takes an event. Throws IllegalArgumentException if it is no JSON, has a sequence, or is too large. */
         fun of(event: JsonObject): Queued {
             require(!event.has("sequence")) { "an event's sequence is given by the client" }
-            require(!isTooDeep(event)) { "an event may not be nested so deep" }
-            val content = gson.toJson(event)
-            val bytes = content.toByteArray().size
-            require(bytes <= EVENT_BYTES_MAX) { "an event may have $EVENT_BYTES_MAX bytes, and this one has $bytes" }
-            return Queued(content)
+            requireShallow(event)
+            val content = StringBuilder()
+            gson.toJson(event, Bounded(content))
+            require(content.toString().toByteArray().size <= EVENT_BYTES_MAX) { TOO_LARGE }
+            return Queued(content.toString())
         }
     }
 }
 
-/** Whether other threads, whose stacks may be smaller, could not write it. */
-internal fun isTooDeep(event: JsonElement): Boolean {
-    var level = listOf(event)
+/** Throws IllegalArgumentException if other threads, whose stacks may be smaller, could not write it: it may be in itself. */
+internal fun requireShallow(event: JsonElement) {
+    var level: Collection<JsonElement> = listOf(event)
     repeat(DEPTH_MAX) {
-        level = level.flatMap { of ->
-            when {
-                of.isJsonObject -> of.asJsonObject.asMap().values
-                of.isJsonArray -> of.asJsonArray.asList()
-                else -> emptyList()
-            }
+        val next = Collections.newSetFromMap(IdentityHashMap<JsonElement, Boolean>())
+        for (of in level) {
+            if (of is JsonObject) next += of.asMap().values
+            if (of is JsonArray) next += of.asList()
         }
-        if (level.isEmpty()) return false
+        if (next.isEmpty()) return
+        level = next
     }
-    return true
+    throw IllegalArgumentException("an event may not be nested so deep")
+}
+
+/** Ends what is written once it is more than an event may be: it may have a part a million times. */
+private class Bounded(private val to: StringBuilder) : Writer() {
+    override fun write(from: CharArray, offset: Int, length: Int) {
+        require(to.length + length <= EVENT_BYTES_MAX) { TOO_LARGE }
+        to.appendRange(from, offset, offset + length)
+    }
+
+    override fun flush() = Unit
+
+    override fun close() = Unit
 }
 
 /** Events of one session with consecutive sequences, the oldest that wait. */

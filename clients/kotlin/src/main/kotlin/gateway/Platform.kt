@@ -27,7 +27,10 @@ interface Storage : AutoCloseable {
     /** How many events wait that may be sent: those of other sources may not, once that of the key is known. */
     val size: Int
 
-    /** Queues events in one durable commit. */
+    /** When the event that is sent next was queued, by the clock; null without one, or if nobody has noted it. */
+    val oldestQueuedMs: Long?
+
+    /** Queues events in one durable commit. Throws QueueFullException if more would wait than may. */
     fun add(events: List<Queued>): List<Place>
 
     /** Notes the source of the key, as an answer tells it; returns how many events wait for another one's. */
@@ -62,6 +65,9 @@ interface Storage : AutoCloseable {
     /** Returns an empty batch that ends this run's session; null if it has none, or if events wait in it. */
     fun lastBatch(): Batch?
 }
+
+/** More events wait than may: none of the call's was queued, or the oldest were dropped for them. */
+class QueueFullException(message: String) : IllegalStateException(message)
 
 /** No request was sent, so its size is not the reason. */
 class NoConnectionException(cause: Throwable) : IOException("no connection: $cause", cause)

@@ -26,13 +26,38 @@ private const val PRIMARY_CODE = 0xff
 internal val SQLException.isInUse get() = errorCode and PRIMARY_CODE == SQLITE_BUSY
 internal val SQLException.isDamage
     get() = errorCode and PRIMARY_CODE in setOf(SQLITE_CORRUPT, SQLITE_NOTADB) || errorCode == SQLITE_IOERR_SHORT_READ
+/** Returns the error of a row that is not what was written. */
+internal fun damage() = SQLException("a row is damaged", null, SQLITE_CORRUPT)
+
 internal val SQLException.isNoRoom get() = errorCode and PRIMARY_CODE == SQLITE_FULL || errorCode == SQLITE_IOERR_WRITE
+
+private val SCHEMA = listOf(
+    "CREATE TABLE IF NOT EXISTS installation (client TEXT NOT NULL UNIQUE)",
+    "CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL UNIQUE,
+        last INTEGER NOT NULL DEFAULT 0, sent_through INTEGER NOT NULL DEFAULT 0,
+        doubtful_through INTEGER NOT NULL DEFAULT 0, source TEXT NOT NULL DEFAULT '')""",
+    """CREATE TABLE IF NOT EXISTS events (session_id INTEGER NOT NULL, sequence INTEGER NOT NULL,
+        content TEXT NOT NULL, queued_at_ms INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (session_id, sequence)) WITHOUT ROWID""",
+    """CREATE TABLE IF NOT EXISTS dead_letters (id INTEGER PRIMARY KEY, session TEXT NOT NULL,
+        sequence INTEGER NOT NULL, code TEXT NOT NULL, message TEXT NOT NULL, content TEXT NOT NULL)""",
+)
+
+/** Whether a client id is one that was made here. */
+internal const val IS_CLIENT = "(length(client) BETWEEN 1 AND 100 AND client NOT GLOB '*[^!-~]*')"
+
+/** What is not so was damaged, and can be read all the same. */
+private val IS_WHOLE = mapOf(
+    "installation" to IS_CLIENT,
+    "sessions" to "typeof(session) || typeof(last) || typeof(sent_through) || typeof(doubtful_through) = 'textintegerintegerinteger'",
+    "events" to "typeof(session_id) || typeof(sequence) || typeof(content) = 'integerintegertext'",
+)
 
 private val TABLES = mapOf(
     "installation" to "client",
     "settings" to "name, value",
     "sessions" to "id, session, last, sent_through, doubtful_through, source",
-    "events" to "session_id, sequence, content",
+    "events" to "session_id, sequence, content, queued_at_ms",
     "dead_letters" to "id, session, sequence, code, message, content",
 )
 
@@ -96,16 +121,31 @@ internal class QueueFile(private val path: File?) {
         folder.listFiles { _, name -> name.startsWith("${path.name}.corrupt-") }?.forEach { it.delete() }
     }
 
-    /** Renames a damaged file and its -wal; returns its new name, or null if it is not there any more. */
+    /** Renames a damaged file and its -wal; returns its name, the same if nobody may, or null if it is not there any more. */
     fun setAside(nowMs: Long): File? {
         val aside = File("$path.corrupt-$nowMs")
         File("$path-wal").renameTo(File("$aside-wal"))
-        return aside.takeIf { path!!.renameTo(aside) }
+        return if (path!!.renameTo(aside)) aside else path.takeIf { it.exists() }
     }
+
+    fun isAt(file: File?) = path == file
 
     /** Adds what can be read of a damaged file, from both ends of each table; events keep their places. */
     fun salvageInto(db: Connection, damaged: File) =
         DriverManager.getConnection("jdbc:sqlite:$damaged").use { salvageInto(db, it) }
+
+    /** Makes the tables, or adds what those of an earlier version lack. */
+    fun makeTables(db: Connection) = db.createStatement().use {
+        SCHEMA.forEach(it::execute)
+        if ("queued_at_ms" !in columnsOf(db, "events")) {
+            it.execute("ALTER TABLE events ADD COLUMN queued_at_ms INTEGER NOT NULL DEFAULT 0")
+        }
+    }
+
+    private fun columnsOf(db: Connection, table: String) = db.createStatement().use {
+        val names = it.executeQuery("SELECT name FROM pragma_table_info('$table')")
+        buildSet { while (names.next()) add(names.getString(1)) }
+    }
 
     fun salvageInto(db: Connection, from: Connection) {
         for ((table, columns) in TABLES) {
@@ -115,12 +155,14 @@ internal class QueueFile(private val path: File?) {
         db.createStatement().use { it.execute("DELETE FROM events WHERE session_id NOT IN (SELECT id FROM sessions)") }
     }
 
-    private fun copyRows(from: Connection, to: Connection, table: String, columns: String, order: String) {
+    private fun copyRows(from: Connection, to: Connection, table: String, all: String, order: String) {
+        val known = columnsOf(from, table)
+        val columns = all.split(", ").filter { it in known }.joinToString()
         val width = columns.split(",").size
         val key = if (table == "events") "session_id $order, sequence $order" else "rowid $order"
         val insert = "INSERT OR IGNORE INTO $table ($columns) VALUES (?${",?".repeat(width - 1)})"
         from.createStatement().use { statement ->
-            val rows = statement.executeQuery("SELECT $columns FROM $table ORDER BY $key")
+            val rows = statement.executeQuery("SELECT $columns FROM $table WHERE ${IS_WHOLE[table] ?: true} ORDER BY $key")
             to.prepareStatement(insert).use {
                 while (rows.next()) {
                     for (column in 1..width) it.setObject(column, rows.getObject(column))

@@ -10,17 +10,8 @@ import java.util.concurrent.ConcurrentLinkedQueue
 private const val DEAD_LETTERS_MAX = 10_000
 private const val FREE_PAGES_MAX = 256
 
-private val SCHEMA = listOf(
-    "CREATE TABLE IF NOT EXISTS installation (client TEXT NOT NULL UNIQUE)",
-    "CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    """CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL UNIQUE,
-        last INTEGER NOT NULL DEFAULT 0, sent_through INTEGER NOT NULL DEFAULT 0,
-        doubtful_through INTEGER NOT NULL DEFAULT 0, source TEXT NOT NULL DEFAULT '')""",
-    """CREATE TABLE IF NOT EXISTS events (session_id INTEGER NOT NULL, sequence INTEGER NOT NULL,
-        content TEXT NOT NULL, PRIMARY KEY (session_id, sequence)) WITHOUT ROWID""",
-    """CREATE TABLE IF NOT EXISTS dead_letters (id INTEGER PRIMARY KEY, session TEXT NOT NULL,
-        sequence INTEGER NOT NULL, code TEXT NOT NULL, message TEXT NOT NULL, content TEXT NOT NULL)""",
-)
+/** Whether a call then throws QueueFullException, or the oldest events are dropped. */
+enum class WhenFull { THROW, DROP_OLDEST }
 
 /**
  * A queue in an SQLite file, by the JDBC driver.
@@ -33,6 +24,7 @@ class SqliteStorage private constructor(
     private var file: QueueFile,
     private val clock: Clock,
     private val eventsMax: Int,
+    private val whenFull: WhenFull,
 ) : Storage {
     override val problems = ConcurrentLinkedQueue<Exception>()
     override var clientId = ""
@@ -55,8 +47,10 @@ class SqliteStorage private constructor(
         sentThrough.clear()
         try {
             transaction {
-                SCHEMA.forEach { execute(it) }
+                file.makeTables(db)
                 salvage()
+                val isWhole = one("SELECT NOT EXISTS (SELECT 1 FROM installation WHERE NOT $IS_CLIENT)") { it.getBoolean(1) }
+                if (isWhole == false) throw damage()
                 val client = one("SELECT client FROM installation") { it.getString(1) } ?: clientId
                 if (client.isEmpty()) execute("DELETE FROM events") // whose they are cannot be read
                 clientId = client.ifEmpty { newClientId() }
@@ -76,18 +70,30 @@ class SqliteStorage private constructor(
     /** Queues events, in one commit with something else. */
     private fun add(events: List<Queued>, also: () -> Unit): List<Place> = safely {
         if (file.hasVanished) replaceVanished()
-        check(size + events.size <= eventsMax) { "$size events wait already" }
+        val surplus = maxOf(0, size + events.size - eventsMax)
+        if (surplus > 0 && (whenFull == WhenFull.THROW || events.size > eventsMax)) throw QueueFullException("$size events wait already")
         if (!file.takeBallast()) throw SQLException("the disk is full: what waits is delivered first")
         val (id, places) = transaction {
             also()
+            if (surplus > 0) dropOldest(surplus)
             val id = current ?: newSession()
             val first = append(id, events)
             val session = one("SELECT session FROM sessions WHERE id = ?", id) { it.getString(1) }!!
             id to events.indices.map { Place(session, first + it) }
         }
         current = id
-        size += events.size
+        size += events.size - surplus
+        if (surplus > 0) problems.add(QueueFullException("the oldest $surplus events were dropped for newer ones"))
         places
+    }
+
+    private fun dropOldest(count: Int) = execute(
+        "DELETE FROM events WHERE (session_id, sequence) IN (SELECT session_id, sequence $OURS LIMIT ?)",
+        source, source, count,
+    )
+
+    override val oldestQueuedMs: Long? get() = safely {
+        one("SELECT queued_at_ms $OURS LIMIT 1", source, source) { it.getLong(1) }?.takeIf { it > 0 }
     }
 
     override fun learn(source: String): Int = safely(makesRoom = true) {
@@ -108,17 +114,21 @@ class SqliteStorage private constructor(
             source, source,
         ) { r -> List(5) { r.getObject(it + 1) } } ?: return@safely null
         val id = (row[0] as Number).toLong()
-        val (last, doubtful, first) = row.drop(2).map { (it as Number).toLong() }
+        val session = row[1] as? String ?: throw damage()
+        val (last, doubtful, first) = row.drop(2).map { (it as? Number ?: throw damage()).toLong() }
         val events = mutableListOf<Queued>()
         var bytes = 0
-        query("SELECT sequence, content FROM events WHERE session_id = ? ORDER BY sequence LIMIT ?", id, eventsMax) {
-            val content = it.getString(2)
+        query(
+            "SELECT sequence, content, queued_at_ms FROM events WHERE session_id = ? ORDER BY sequence LIMIT ?",
+            id, eventsMax,
+        ) {
+            val content = it.getString(2) ?: throw damage()
             bytes += content.toByteArray().size
             val fits = events.isEmpty() || bytes <= BATCH_BYTES
-            if (it.getLong(1) == first + events.size && fits) events += Queued(content)
+            if (it.getLong(1) == first + events.size && fits) events += Queued(content, it.getLong(3))
         }
         val isLast = first + events.size - 1 == last && (isClosing || id != current)
-        Batch(clientId, row[1] as String, first, events, sentThrough[id] ?: 0, doubtful, isLast)
+        Batch(clientId, session, first, events, sentThrough[id] ?: 0, doubtful, isLast)
     }
 
     override fun noteSent(batch: Batch) {
@@ -228,23 +238,29 @@ class SqliteStorage private constructor(
     private fun mend(err: SQLException) {
         runCatching { db.close() }
         val aside = file.setAside(clock.nowMs())
-        db = file.opened()
-        begin { if (aside != null) file.salvageInto(db, aside) }
+        if (file.isAt(aside)) file = QueueFile(null)
+        goOn { if (aside != null) file.salvageInto(db, aside) }
         problems.add(SQLException("the queue was damaged, $size events of it are queued again: it is kept as $aside", err))
     }
 
     /** Puts what a deleted file has, which is open still, into a new one, or into memory if there can be none. */
     private fun replaceVanished() {
         problems.add(SQLException("the queue's file was deleted or replaced: it is written anew"))
-        db.use { gone ->
-            try {
-                db = file.opened()
-            } catch (err: SQLException) {
-                problems.add(err)
-                file = QueueFile(null)
-                db = file.opened()
-            }
-            begin { file.salvageInto(db, gone) }
+        db.use { gone -> goOn { file.salvageInto(db, gone) } }
+    }
+
+    /** Goes on in a new file, or in memory if there can be none, with what `salvage` adds of the old one. */
+    private fun goOn(salvage: () -> Unit) {
+        val before = db
+        try {
+            db = file.opened()
+            begin(salvage)
+        } catch (err: SQLException) {
+            if (db !== before) runCatching { db.close() }
+            problems.add(err)
+            file = QueueFile(null)
+            db = file.opened()
+            begin(salvage)
         }
     }
 
@@ -259,9 +275,11 @@ class SqliteStorage private constructor(
     /** Puts events behind the last one of a session; returns the first sequence. */
     private fun append(id: Long, events: List<Queued>): Long {
         val first = one("SELECT last FROM sessions WHERE id = ?", id) { it.getLong(1) }!! + 1
-        db.prepareStatement("INSERT INTO events VALUES (?, ?, ?)").use { insert ->
+        val nowMs = clock.nowMs()
+        db.prepareStatement("INSERT INTO events VALUES (?, ?, ?, ?)").use { insert ->
             events.forEachIndexed { index, event ->
-                insert.fill(arrayOf<Any?>(id, first + index, event.content))
+                val queuedAtMs = if (event.queuedAtMs > 0) event.queuedAtMs else nowMs
+                insert.fill(arrayOf<Any?>(id, first + index, event.content, queuedAtMs))
                 insert.addBatch()
             }
             insert.executeBatch()
@@ -283,9 +301,10 @@ class SqliteStorage private constructor(
         val unsent = mutableListOf<Queued>()
         val session = one("SELECT session FROM sessions WHERE id = ?", over) { it.getString(1) }!!
         val sent = sentThrough[over] ?: 0
-        query("SELECT sequence, content FROM events WHERE session_id = ? AND sequence > ? ORDER BY sequence", over, sent) {
-            unsent += Queued(it.getString(2)).movedFrom(Place(session, it.getLong(1)))
-        }
+        query(
+            "SELECT sequence, content, queued_at_ms FROM events WHERE session_id = ? AND sequence > ? ORDER BY sequence",
+            over, sent,
+        ) { unsent += Queued(it.getString(2), it.getLong(3)).movedFrom(Place(session, it.getLong(1))) }
         execute("DELETE FROM events WHERE session_id = ? AND sequence > ?", over, sent)
         append(into, refused + unsent)
     }
@@ -334,25 +353,32 @@ class SqliteStorage private constructor(
 
     companion object {
         private const val IS_OURS = "source IN ('', ?) OR ? = ''"
+        private const val OURS =
+            "FROM events JOIN sessions ON id = session_id WHERE $IS_OURS ORDER BY session_id, sequence"
 
         /**
          * Opens a queue, and makes it if there is none. A damaged file is set aside, and memory takes the place
          * of a file that cannot be opened; `problems` has both, and damage that is met later.
          */
-        fun open(path: String, clock: Clock = SystemClock, eventsMax: Int = 100_000): SqliteStorage {
+        fun open(
+            path: String,
+            clock: Clock = SystemClock,
+            eventsMax: Int = 100_000,
+            whenFull: WhenFull = WhenFull.THROW,
+        ): SqliteStorage {
+            val open = { file: QueueFile -> opened(SqliteStorage(file.connection(), file, clock, eventsMax, whenFull)) }
             try {
-                return opened(QueueFile(File(path)), clock, eventsMax)
+                return open(QueueFile(File(path)))
             } catch (err: SQLException) {
                 if (err.isInUse) throw err
-                return opened(QueueFile(null), clock, eventsMax).also { it.problems.add(err) }
+                return open(QueueFile(null)).also { it.problems.add(err) }
             }
         }
 
-        private fun opened(file: QueueFile, clock: Clock, eventsMax: Int): SqliteStorage {
-            val storage = SqliteStorage(file.connection(), file, clock, eventsMax)
+        private fun opened(storage: SqliteStorage): SqliteStorage {
             try {
                 storage.safely {
-                    file.prepare(storage.db)
+                    storage.file.prepare(storage.db)
                     storage.begin()
                 }
                 return storage

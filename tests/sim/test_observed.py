@@ -1,0 +1,48 @@
+"""Claim: a trial appends every decided event through faults of the log, and counts what it leaves out."""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from app.ingest import observed
+from app.ingest.observed import Observed
+from dedupe.decide.admission import Admission
+from dedupe.submission import Outcomes
+from tests.sim.world import World
+from tests.support.records import RecordMaker
+from tests.support.sim.faults import SimFaults
+
+TOPIC = "events.observed"
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_all_is_appended_through_faults_at_least_once(seed: int) -> None:
+    world = World(faults=SimFaults(seed, unavailable=0.2, refuse=0.1, lose_reply=0.2))
+    world.log.create_topic(TOPIC, 1)
+    log, maker = world.log.partition_log(TOPIC, 0), RecordMaker(partitions=1)
+    trial = Observed(log, world.clock)
+    running = asyncio.ensure_future(trial.run())
+    events = [maker.event(f"{number}") for number in range(50)]
+    for each in Random(seed).sample(events, k=50):
+        trial.note([each], Outcomes([Admission.NEW], [0]), [])
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(600):
+        while trial.appended < 50:
+            await asyncio.sleep(0.1)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    keys = {record.key for record in world.log.partition(TOPIC, 0).records}
+    assert keys == {each.message_id.encode() for each in events}
+
+
+async def test_what_does_not_fit_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observed, "WAITING_BYTES_MAX", 1_000)
+    world = World()
+    world.log.create_topic(TOPIC, 1)
+    trial = Observed(world.log.partition_log(TOPIC, 0), world.clock)
+    one = RecordMaker(partitions=1).event("a")
+    for _ in range(100):
+        trial.note([one], Outcomes([Admission.DUPLICATE], [7]), [])
+    assert 0 < trial.dropped < 100
+    assert trial.verdicts == {"duplicate": 100}
