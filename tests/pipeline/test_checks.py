@@ -51,8 +51,7 @@ def test_clean_lanes_have_nothing_to_name(spark: SparkSession) -> None:
 def test_partition_that_was_divided_off_has_the_keys_of_its_first_ancestor(spark: SparkSession) -> None:
     maker = RecordMaker()
     lanes = clean(maker)
-    lanes[2] = [maker.record(maker.event_of(0), partition=2) for _ in range(20)]
-    lanes[2][7] = maker.record(maker.event_of(1), partition=2, lane_seq=7)
+    lanes[2] = [maker.record(maker.event_of(int(place == 7)), partition=2) for place in range(20)]
 
     records = as_dataframe(spark, lanes)
     checked = check_records(records, PARTITIONS)
