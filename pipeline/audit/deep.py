@@ -61,7 +61,7 @@ def wrong_keys(records: DataFrame, *, secret: bytes, partitions: int) -> DataFra
     Args:
         records: schema.RECORD.
         secret: the deployment's.
-        partitions: how many the topic has.
+        partitions: how many the topic began with, see checks.check_records.
 
     Returns:
         kind, partition, offset, message_id, source, detail.
@@ -113,7 +113,9 @@ def _wrong_key(identity: Identity, partitions: int, record: _Record) -> _Row | N
         parsed = parse_identity(log_record)
     except LogCorruptError:
         return None
-    if is_identified_by(log_record, parsed, identity, partition=record.partition, partitions=partitions):
+    if is_identified_by(
+        log_record, parsed, identity, partition=record.partition % partitions, partitions=partitions
+    ):
         return None
     place = f"partition {record.partition} of {partitions}"
     detail = f"key {parsed.key.hex()} is not of this secret, or not in {place}"

@@ -75,9 +75,9 @@ class SparkAudit:
         if read.checked is not None:
             findings = self._faults(read, read.checked, folder)
         findings |= self.prepared.expected.unjudged | evaluation.count_notices(read.summaries)
-        if request.secret is not None and self.prepared.partitions is not None:
+        if request.secret is not None and self.prepared.begun_with is not None:
             self.log_progress("recomputing every key")
-            wrong = wrong_keys(read.all, secret=request.secret, partitions=self.prepared.partitions)
+            wrong = wrong_keys(read.all, secret=request.secret, partitions=self.prepared.begun_with)
             findings |= evaluation.collect_findings(wrong)
         missing, open_ends = self._completeness(read.summaries)
         _add(findings, self._differing(read))
@@ -122,7 +122,7 @@ class SparkAudit:
             records = read_with_changes(self.spark, request.source, self._selection)
         else:
             records = read_records(self.spark, request.source, self._selection)
-        checked = checks.check_records(records, self.prepared.partitions).persist(StorageLevel.DISK_ONLY)
+        checked = checks.check_records(records, self.prepared.begun_with).persist(StorageLevel.DISK_ONLY)
         counted_ranges = self.prepared.counted_ranges
         summaries, timeline = evaluation.summarize(checked, self.prepared.preceding, counted_ranges)
         return _Read(records, checked, summaries, timeline)

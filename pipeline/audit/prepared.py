@@ -46,6 +46,8 @@ class AuditRequest:
     against: Source | None = None
     stats: Stats | None = None
     partitions: int | None = None
+    begun_with: int | None = None
+    """Partitions of before the topic was divided; None: it never was."""
     window: timedelta | None = None
     index_keys_max: int | None = None
     retention: timedelta | None = None
@@ -63,7 +65,7 @@ class AuditRequest:
     @property
     def is_provable(self) -> bool:
         """Whether a proof suffices; else the audit lists or saves something of each record."""
-        return self.retention is None and self.since_last is None
+        return self.retention is None and self.since_last is None and self.begun_with is None
 
     @property
     def is_of_archive(self) -> bool:
@@ -129,6 +131,11 @@ class PreparedAudit:
     def since(self, past: AuditState) -> "PreparedAudit":
         """Return the audit of what came after an earlier one."""
         return replace(self, past=past, expected=self.expected.since(past.next_offsets))
+
+    @property
+    def begun_with(self) -> int | None:
+        """The partitions by which keys are routed first."""
+        return self.request.begun_with or self.partitions
 
     @property
     def counted_ranges(self) -> OffsetRanges:

@@ -61,6 +61,14 @@ PartitionsOption = Annotated[
     int | None,
     typer.Option("--partitions", min=1, help="of the topic; needed for an archive without a ledger"),
 ]
+BegunWithOption = Annotated[
+    int | None,
+    typer.Option(
+        "--begun-with",
+        min=1,
+        help="partitions that the topic began with, if `gateway reshard` has divided it since",
+    ),
+]
 WindowOption = Annotated[
     timedelta | None,
     options.duration_option("--window", "the gateway's GATEWAY_WINDOW; default: of --stats"),
@@ -131,6 +139,7 @@ def audit(
     deep: DeepOption = False,
     shallow: ShallowOption = False,
     partitions: PartitionsOption = None,
+    begun_with: BegunWithOption = None,
     window: WindowOption = None,
     index_keys_max: IndexKeysMaxOption = None,
     retention: RetentionOption = None,
@@ -156,6 +165,7 @@ def audit(
         against=against,
         stats=load_stats(stats, admin_token) if stats else None,
         partitions=partitions,
+        begun_with=begun_with,
         window=window,
         index_keys_max=index_keys_max,
         retention=retention,
