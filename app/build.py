@@ -41,10 +41,12 @@ from app.native_module import native_module
 from app.process.disk import Disk
 from app.process.life import allow_connections
 from app.process.open_files import OpenFiles
+from app.settings.index_bounds import index_bounds
 from app.settings.limits import QUEUE_EVENTS_MAX
 from app.settings.model import Settings
 from app.settings.units import KIB, format_size
 from dedupe.cluster.input_shares import InputShares
+from dedupe.decide.layout import Layout
 from dedupe.decide.sessions import SessionPolicy
 from dedupe.decide.window import WindowPolicy
 from dedupe.model.clock import Clock
@@ -55,7 +57,9 @@ from dedupe.partition.context import LaneContext, LaneTimes
 from dedupe.partition.lane import Lane
 from dedupe.partition.queue import QueueLimits
 from dedupe.router import Router
+from dedupe.storage.dividing import Division
 from dedupe.storage.index import IndexStore
+from dedupe.storage.inheriting_log import inheriting
 from dedupe.storage.input_log import InputLog
 from dedupe.storage.log import Crashpoint, LogStore
 from dedupe.storage.pinning import SessionNotes, load_skips
@@ -86,26 +90,40 @@ def build_router(
     *,
     identity: Identity,
     clock: Clock,
+    division: Division | None = None,
     alarms: Alarms = NO_ALARMS,
     crashpoint: Crashpoint | None = None,
 ) -> Router:
-    """Return the router over all lanes of both topics; no lane runs yet."""
+    """
+    Return the router over all lanes of both topics; no lane runs yet.
+
+    Args:
+        settings: with the partitions that the clean topic has now.
+        store: the log.
+        indexes: those of the lanes.
+        identity: computes keys.
+        clock: log time.
+        division: how the clean topic is divided; None: as it began.
+        alarms: what lanes call.
+        crashpoint: called at the steps of a commit.
+    """
     clean, quarantine = settings.log.topics
     restore_slots, open_turn = asyncio.Semaphore(settings.advanced.restore_concurrency), asyncio.Lock()
     follow_slots = asyncio.Semaphore(settings.advanced.restore_concurrency)
-    window_policy = WindowPolicy(
-        window_ms=round(settings.index.window * 1000),
-        keys_max=settings.index.keys_max // settings.log.partitions,
-    )
+    division = division or Division(Layout(clean.partitions))
+    keys_max, sessions_max = index_bounds(settings, division.layout, clock.now_ms())
+    window_policy = WindowPolicy(window_ms=round(settings.index.window * 1000), keys_max=keys_max)
     session_policy = SessionPolicy(
-        lease_ms=round(settings.index.session_lease * 1000),
-        sessions_max=max(1, settings.index.sessions_max // settings.log.partitions),
+        lease_ms=round(settings.index.session_lease * 1000), sessions_max=sessions_max
     )
 
-    def lanes_of(topic: Topic) -> list[Lane]:
+    def lanes_of(topic: Topic, division: Division) -> list[Lane]:
+        layout, is_decided = division.layout, division.seal is not None
         context = LaneContext(
             topic=topic.name,
-            partitions=topic.partitions,
+            partitions=layout.base,
+            layout=layout,
+            check_fence=division.check if is_decided else None,
             log_id=store.log_id,
             identity=identity,
             clock=clock,
@@ -123,15 +141,17 @@ def build_router(
             times=LaneTimes(fencings_max=1 if settings.group.peer_listen is None else 0),
             crashpoint=crashpoint,
         )
+        log_of = partial(store.deciding_log if is_decided else store.partition_log, topic.name)
         return [
-            Lane(number, store.partition_log(topic.name, number), context)
+            Lane(number, inheriting(log_of(number), layout.lineage_of(number), log_of), context)
             for number in range(topic.partitions)
         ]
 
     return Router(
-        lanes_of(clean),
-        lanes_of(quarantine),
+        lanes_of(clean, division),
+        lanes_of(quarantine, Division(Layout(quarantine.partitions))),
         Quarantine(identity, quarantine, settings.limits.quarantine_bytes_max),
+        division.layout,
     )
 
 
@@ -154,15 +174,16 @@ def build_ingest(
     )
     identifier = Identifier(
         identity,
-        settings.log.partitions,
+        router.layout.base,
         router.quarantine,
         limits,
         fingerprint_ignore=frozenset(settings.gateway.fingerprint_ignore),
         earlier_ignore=earlier_ignore,
     )
+    identifier.partition_map = router.layout.map
     if (module := native_module(settings.gateway.native)) is not None:
         identifier.native = NativeModule(
-            module, identity, settings.log.partitions, limits, gives_advice=settings.gateway.is_development
+            module, identity, router.layout.map, limits, gives_advice=settings.gateway.is_development
         )
     return Ingest(
         router=router,

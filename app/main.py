@@ -60,6 +60,7 @@ from app.process.life import (
     Server,
     ThreadServer,
     bind,
+    first_of,
     stop_signals,
     supervise,
     url_of,
@@ -74,7 +75,6 @@ from app.stores import (
     open_input,
     open_log,
     own_topic_ids,
-    use_snapshots,
 )
 from app.telemetry.traces import Traces, tracing
 from dedupe.cluster.input_shares import LoneShares
@@ -89,7 +89,6 @@ from dedupe.storage.snapshots.store import SnapshotStore
 
 BackgroundTask: TypeAlias = Coroutine[Any, Any, None]
 """Runs until cancelled."""
-
 
 logger = structlog.get_logger(__name__)
 
@@ -141,9 +140,6 @@ async def serve(
         for warning in settings.warnings():
             logger.warning(warning)
         clock = SystemClock()
-        indexes = create_indexes(settings)
-        use_snapshots(indexes, settings, clock, crashpoint or no_crashpoint)
-        stack.callback(indexes.close)
         if settings.gateway.write_keys_file is not None:  # now, since the log may be long in coming
             check_key_file(settings.gateway.write_keys_file)
         input_specs = inputs_of(settings)
@@ -155,6 +151,9 @@ async def serve(
         if opened is None:
             return
         stack.push_async_callback(opened.store.close)
+        settings = settings.with_partitions(opened.division.layout.partitions)
+        indexes = create_indexes(settings, opened.division.layout, clock, crashpoint or no_crashpoint)
+        stack.callback(indexes.close)
         # Here, since the grace of removed keys ends by the clock, which is checked now.
         ingress = build_ingress_limits(settings, clock, index_files=indexes.open_files_max)
         traces = stack.enter_context(_tracing_of(settings))
@@ -166,6 +165,7 @@ async def serve(
             indexes,
             identity=identity,
             clock=clock,
+            division=opened.division,
             alarms=Alarms(partial(follow_wall_clock, clock), setting_watch.doubt),
             crashpoint=crashpoint,
         )
@@ -364,7 +364,7 @@ async def _supervise(
         known, unforeseen = group.split(GatewayError)
         if known is None or unforeseen is not None:
             raise
-        raise known.exceptions[0] from None
+        raise first_of(known) from None
 
 
 def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[BackgroundTask]:

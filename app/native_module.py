@@ -22,6 +22,7 @@ from app.ingest.payload import Expected
 from dedupe.model.errors import ConfigurationError
 from dedupe.model.identity import Identity
 from dedupe.model.quarantine import Quarantine
+from dedupe.model.slots import PartitionMap
 from dedupe.model.types import Event, Topic
 
 MODULE = "gateway_native"
@@ -82,7 +83,7 @@ def difference_of(module: ModuleType | Any) -> str | None:
     if not {"encode_records", "faults"}.issubset(dir(module)):
         return "it is of an earlier version"
     before = module.faults()
-    path = NativeModule(module, IDENTITY, 3, LIMITS, gives_advice=False)
+    path = NativeModule(module, IDENTITY, PartitionMap(3), LIMITS, gives_advice=False)
     for example in EXAMPLES:
         expected, found = _identified(None, example), _identified(path, example)
         if found != expected:

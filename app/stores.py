@@ -16,14 +16,17 @@ from app.inputs.input_file import InputSpec
 from app.native_module import native_module
 from app.process.clock_check import check_clock, follow_wall_clock
 from app.settings.data_dir import check_format, index_path, refuse_lost_log, sqlite_path
+from app.settings.index_bounds import index_bounds
 from app.settings.log import LogSettings
 from app.settings.model import Settings
 from app.settings.units import DAY
 from dedupe.cluster.membership import Membership
+from dedupe.decide.layout import Layout
 from dedupe.login.login import Login
 from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.identity import EQUAL_NUMBERS, Identity
+from dedupe.storage.dividing import Division
 from dedupe.storage.input_log import InputLog
 from dedupe.storage.kafka.config import CLIENT_ID, KafkaConfig
 from dedupe.storage.kafka.features import missing_features
@@ -38,12 +41,13 @@ from dedupe.storage.kafka.setting_rules import Demands
 from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.kafka.topics import (
     TopicSpec,
+    add_partitions,
     create_topics,
     inspect_topics,
     prepare_topics,
     routing_spec,
 )
-from dedupe.storage.log import Crashpoint, LogStore
+from dedupe.storage.log import Crashpoint, LogStore, no_crashpoint
 from dedupe.storage.notes import PIN, PIN_FORMAT, Pin
 from dedupe.storage.pinning import adopt_fingerprint_rule, begin_log, check_pins
 from dedupe.storage.rocksdb.snapshots import IndexSnapshots
@@ -63,6 +67,7 @@ class OpenLog(NamedTuple):
 
     store: LogStore
     earlier_ignore: Sequence[frozenset[str]]  # see Identifier
+    division: Division  # of the clean topic
     inspection: Inspection = NOTHING_FOUND  # of Kafka's topics and brokers
     inspect: Callable[[], Awaitable[Inspection]] | None = None
     """Looks at them again, see inspect_topics; None for the embedded log."""
@@ -77,21 +82,22 @@ def membership_of(opened: OpenLog, settings: Settings, clock: Clock) -> Membersh
     """Return this worker's membership in the group of workers of the topic, which must be on Kafka."""
     assert isinstance(opened.store, KafkaStore)
     topic, lanes = settings.log.topic, settings.log.partitions + settings.log.quarantine_partitions
-    return opened.store.membership(topic, lanes=lanes, standbys=settings.group.standby, clock=clock)
-
-
-def create_indexes(settings: Settings) -> RocksStore:
-    """Return the store of all lanes' indexes, without snapshots; no index is open yet."""
-    return RocksStore(
-        index_path(settings.log.data_dir),
-        lanes=settings.log.partitions + settings.log.quarantine_partitions,
-        memory_bytes=settings.index.memory,
-        keys_max=settings.index.keys_max // settings.log.partitions,
+    plan = opened.division.layout.plan
+    return opened.store.membership(
+        topic, lanes=lanes, standbys=settings.group.standby, clock=clock, plan=plan
     )
 
 
-def use_snapshots(indexes: RocksStore, settings: Settings, clock: Clock, crashpoint: Crashpoint) -> None:
-    """Have lost indexes restored from the bucket of the settings, if any. Raises ConfigurationError."""
+def create_indexes(
+    settings: Settings, layout: Layout, clock: Clock, crashpoint: Crashpoint = no_crashpoint
+) -> RocksStore:
+    """Return the store of all lanes' indexes; none is open yet. Raises ConfigurationError: the bucket."""
+    indexes = RocksStore(
+        index_path(settings.log.data_dir),
+        lanes=layout.partitions + settings.log.quarantine_partitions,
+        memory_bytes=settings.index.memory,
+        keys_max=index_bounds(settings, layout, clock.now_ms())[0],
+    )
     if settings.snapshots.url is not None:
         indexes.snapshots = IndexSnapshots(
             Bucket(settings.snapshots.url),
@@ -101,6 +107,7 @@ def use_snapshots(indexes: RocksStore, settings: Settings, clock: Clock, crashpo
             clock=clock,
             crashpoint=crashpoint,
         )
+    return indexes
 
 
 async def open_log(
@@ -165,6 +172,7 @@ async def _try_to_open(
         routing = RoutingKey(settings.log.topic, mac_key_of(identity))
         store = await KafkaStore.open(config, crashpoint=crashpoint, routing=routing)
     inspection, inspect = NOTHING_FOUND, None
+    division = Division(Layout(settings.log.partitions))
     try:
         if not await check_pins(store, settings.log.topics, identity):
             await check_old_pins(store, settings)
@@ -176,11 +184,13 @@ async def _try_to_open(
             await check_clock(store, settings, clock, newest_ms=newest_ms, accepted_day=accepted_day)
             await begin_log(store, settings.log.topics, identity)
         else:
-            needs = _needs(store, settings)
+            division = Division(await layout_of(store, settings))
+            needs = _needs(store, settings.with_partitions(division.layout.partitions))
             inspection = await prepare_topics(store, *needs, is_development=settings.gateway.is_development)
             inspect = partial(inspect_topics, store, *needs)
             await begin_log(store, settings.log.topics, identity)
             await stop_older_gateways(store, settings)
+            division = division._replace(seal=await store.routing_topic.seal())  # of topics that exist
             await store.check_fencing(settings.log.quarantine_topic, now_ms=clock.now_ms())
         earlier_ignore = await adopt_fingerprint_rule(
             store,
@@ -192,7 +202,26 @@ async def _try_to_open(
     except BaseException:
         await store.close()
         raise
-    return OpenLog(store, earlier_ignore, inspection, inspect)
+    return OpenLog(store, earlier_ignore, division, inspection, inspect)
+
+
+async def layout_of(store: LogStore, settings: Settings) -> Layout:
+    """
+    Return how the clean topic is divided now; these settings say with how many partitions it began.
+
+    Raises:
+        RetriableError: it is being divided now, or its routing topic cannot be read.
+        ConfigurationError, IdentityMismatchError: see LogStore.notes.
+    """
+    if not isinstance(store, KafkaStore):
+        return Layout(settings.log.partitions)
+    routing, _ = await store.routing_topic.routing(settings.log.partitions)
+    if routing.undecided or routing.waiting:
+        raise RetriableError(
+            f"topic {settings.log.topic} is being divided: `gateway reshard plan` goes on with it, and "
+            "`gateway reshard status` shows how far it is"
+        )
+    return Layout(settings.log.partitions, routing)
 
 
 async def stop_older_gateways(store: LogStore, settings: Settings) -> None:
@@ -203,13 +232,7 @@ async def stop_older_gateways(store: LogStore, settings: Settings) -> None:
 
 
 async def check_old_pins(store: LogStore, settings: Settings) -> None:
-    """
-    Compare these settings with the pins of gateways of before the routing topic.
-
-    Raises:
-        IdentityMismatchError: final.
-        RetriableError, ConfigurationError: see old_notes_of.
-    """
+    """Compare these settings with the pins of gateways of before the routing topic; raises as adopt does."""
     identity = Identity(settings.gateway.identity_key)
     for topic in settings.log.topics:
         for text in (await old_notes_of(store, PIN, topic.name)).values():
@@ -245,13 +268,7 @@ async def open_for_reading(
 
 @asynccontextmanager
 async def open_for_notes(settings: Settings) -> AsyncIterator[LogStore]:
-    """
-    Open the log for notes, also while a gateway writes to it.
-
-    Raises:
-        ConfigurationError: there is none yet, it is of a newer format, or not a log.
-        RetriableError: no broker answers.
-    """
+    """Open the log for notes, also while a gateway writes to it. Raises as open_for_reading does."""
     log, identity = settings.log, Identity(settings.gateway.identity_key)
     if log.kind == "sqlite" and not sqlite_path(log.data_dir).exists():
         raise ConfigurationError(f"there is no log in {log.data_dir}")
@@ -281,7 +298,8 @@ async def inspect_kafka(store: LogStore, settings: Settings) -> list[Problem]:
     Check rights, topics and brokers, and change nothing; the embedded log has none.
 
     Raises:
-        RetriableError: the cluster does not answer.
+        RetriableError: the cluster does not answer, or the topic is being divided.
+        ConfigurationError, IdentityMismatchError: see LogStore.notes.
     """
     if not isinstance(store, KafkaStore):
         return []
@@ -291,7 +309,8 @@ async def inspect_kafka(store: LogStore, settings: Settings) -> list[Problem]:
     hidden = tuple(f"topic {name}: " for name in (*(topic.name for topic in settings.log.topics), routing))
     if any(sentence.startswith(hidden) for sentence in rights):
         return missing  # other problems of topics are not visible
-    return missing + (await inspect_topics(store, *_needs(store, settings))).problems
+    divided = settings.with_partitions((await layout_of(store, settings)).partitions)
+    return missing + (await inspect_topics(store, *_needs(store, divided))).problems
 
 
 async def advice_for_kafka(store: LogStore) -> list[str]:
@@ -330,6 +349,13 @@ def open_input(settings: Settings, spec: InputSpec) -> InputLog:
         client_id=client_id,
     )
     return KafkaInputs(config)
+
+
+def adding_partitions(store: LogStore) -> Callable[[str, int], Awaitable[bool]]:
+    """Return what gives a topic more partitions. Raises ConfigurationError: the log is not on Kafka."""
+    if not isinstance(store, KafkaStore):
+        raise ConfigurationError("only a topic on Kafka can be divided: the embedded log stays as it began")
+    return partial(add_partitions, store)
 
 
 async def own_topic_ids(store: LogStore, settings: Settings) -> set[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from dedupe.decide.admission import Admission
+from dedupe.decide.layout import Layout
 from dedupe.decide.rejection import QUARANTINE_REASONS
 from dedupe.decide.sessions import SessionState
 from dedupe.metrics import AnswerCounts, Tally
@@ -23,7 +24,6 @@ from dedupe.model.errors import (
     OutcomeUnknownError,
 )
 from dedupe.model.quarantine import Quarantine
-from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Offset, have_headers, with_headers
 from dedupe.partition.health import text_of
 from dedupe.partition.lane import Lane
@@ -50,8 +50,11 @@ class Router:
         lanes: Sequence[Lane],
         quarantine_lanes: Sequence[Lane],
         quarantine: Quarantine,
+        layout: Layout | None = None,
     ) -> None:
-        """Each list of lanes is indexed by partition."""
+        """Each list of lanes is indexed by partition; without a layout, the clean topic was never divided."""
+        self.layout = layout or Layout(len(lanes))
+        self.partition_of = self.layout.map.of
         self.lanes = lanes
         self.quarantine_lanes = quarantine_lanes
         self.quarantine = quarantine
@@ -173,7 +176,7 @@ class Router:
 
         Raises LaneNotActiveError, IndexUnavailableError (retriable).
         """
-        route = self.routes[partition_of(client_hash, len(self.routes))]
+        route = self.routes[self.partition_of(client_hash)]
         return await route.session(client_hash + session_hash, is_ended=is_ended)
 
     def drain(self) -> None:

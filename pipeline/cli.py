@@ -6,6 +6,7 @@ Exit codes: 0 done, and for audit clean; 1 audit found a violation; 2 failed, wr
 """
 
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -65,11 +66,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(EXIT_FAILED)
 
 
+_CHECKSUM_DIFFERS = re.compile(r"ChecksumException: Checksum error: (\S+)")
+_NO_FILE_SYSTEM = re.compile(r'Class (\S+FileSystem) not found|No FileSystem for scheme "?(\w+)')
+
+
 def _sentence(err: Exception) -> str:
     """Return the error and its cause in one sentence, without the stack of Python or the JVM."""
     text = str(err)
     if isinstance(err, PipelineError):
         return text
+    if known := _known(text):
+        return known
     # Spark wraps the error of a Python source.
     if (place := text.rfind("PipelineError: ")) >= 0:
         return text[place + len("PipelineError: ") :].splitlines()[0]
@@ -83,3 +90,18 @@ def _sentence(err: Exception) -> str:
     messages = [line for line in lines if not line.startswith(("An error occurred while calling", CAUSE))]
     causes = [line.removeprefix(CAUSE) for line in lines if line.startswith(CAUSE)]
     return ": ".join([*messages[:1], *causes[-1:]])[:SENTENCE_CHARACTERS_MAX]
+
+
+def _known(text: str) -> str | None:
+    """Return what to do about an error of Spark that is known here."""
+    if found := _CHECKSUM_DIFFERS.search(text):
+        return (
+            f"{found[1]} differs from its checksum: if another program wrote it, delete the file .NAME.crc "
+            "beside it, which is of the one before; else the disk has changed it, so restore it"
+        )
+    if found := _NO_FILE_SYSTEM.search(text):
+        return (
+            f"Spark has no jar of the file system {found[1] or found[2]}: --conf spark.jars.packages=... "
+            "names it, for s3a:// org.apache.hadoop:hadoop-aws:3.4.1 (docs/pipeline.md)"
+        )
+    return None

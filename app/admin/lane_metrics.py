@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.utils import floatToGoString
 
 from app.admin.scraped import ScrapedCollector
-from app.admin.stats import bytes_of, files_of, oldest_use_ms, wal_of
+from app.admin.stats import bytes_of, files_of, offset_in_log, oldest_use_ms, wal_of
 from app.http.refusal_counts import SOURCES_MAX
 from app.http.sdk_library import OTHER
 from app.settings.version import VERSION
@@ -361,7 +361,7 @@ INDEX_GAUGES: Table = (
     (
         "gateway_applied_offset",
         "The index's position in the log",
-        _of_index(lambda opened: opened.index.state.applied_offset),
+        _of_index(lambda opened: offset_in_log(opened.index.state.applied_offset) or 0),
     ),
 )
 

@@ -14,9 +14,9 @@ from dedupe.decide.sessions import U64_MAX
 from dedupe.model.clock import Clock
 from dedupe.model.errors import LogCorruptError
 from dedupe.model.identity import Identity
+from dedupe.model.inherited import place_of
 from dedupe.model.json_document import read_stored
 from dedupe.model.record import parse_identity
-from dedupe.model.routing import partition_of
 from dedupe.model.types import EventKey, LogRecord, Offset, Topic
 from dedupe.router import Router
 from dedupe.storage.log import LogStore
@@ -78,13 +78,14 @@ class Lookup:
         return event
 
     async def _find(self, key: EventKey, routing_key: bytes, *, is_shown: bool) -> dict[str, Any]:
-        partition = partition_of(routing_key, len(self._router.lanes))
+        partition = self._router.partition_of(routing_key)
         entry = await self._router.routes[partition].find(key)
         event = {"seen": entry is not None, "topic": self._topic, "partition": partition}
         if entry is None:
             return event
-        record = await self._read(partition, entry.offset)
-        return event | {"offset": entry.offset} | self._described(record, is_shown=is_shown)
+        partition, offset = place_of(partition, entry.offset)
+        record = await self._read(partition, offset)
+        return event | {"partition": partition, "offset": offset} | self._described(record, is_shown=is_shown)
 
     async def _read(self, partition: int, offset: Offset) -> LogRecord | None:
         log = self._store.partition_log(self._topic, partition)

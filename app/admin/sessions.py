@@ -9,7 +9,7 @@ from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import READ
 from dedupe.decide.sessions import NO_SESSION, SessionKey, SessionState
 from dedupe.model.identity import Identity
-from dedupe.model.routing import partition_of
+from dedupe.model.inherited import place_of
 from dedupe.router import Router
 
 ROWS_MAX = 200
@@ -26,7 +26,7 @@ def add_sessions(app: FastAPI, router: Router, identity: Identity, ingest_loop: 
     async def get_sessions(source: str, client: str) -> Response:
         """Return at most 200 sessions of a client."""
         client_hash = identity.client_hash(source, client)
-        partition = partition_of(client_hash, len(router.routes))
+        partition = router.partition_of(client_hash)
         rows = await ingest_loop.run(
             lambda: router.routes[partition].sessions_of(client_hash, ROWS_MAX + 1), limit_s=LIMIT_S
         )
@@ -54,6 +54,6 @@ def _described(key: SessionKey, state: SessionState) -> dict[str, Any]:
         "missing": state.missing(),
         "epoch": state.epoch,
         "last_used_ms": state.last_used_ms,
-        "last_offset": state.last_offset,
+        "last_offset": place_of(0, state.last_offset)[1],
         "expired": state.is_evicted,
     }

@@ -7,6 +7,7 @@ from fastapi import FastAPI, Path, Response
 from app.admin.answers import NotFoundError, json_answer
 from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import WRITE
+from app.admin.stats import offset_in_log
 from dedupe.model.errors import RetriableError
 from dedupe.partition.snapshotter import Snapshotter
 from dedupe.router import Router
@@ -32,7 +33,7 @@ def add_snapshots(
             "topic": made.manifest.identity.topic,
             "partition": partition,
             "snapshot": made.manifest.name,
-            "applied_offset": made.manifest.state.applied_offset,
+            "applied_offset": offset_in_log(made.manifest.state.applied_offset),
             "files": len(made.manifest.files),
             "size_bytes": made.manifest.size_bytes,
             "sent_bytes": made.sent_bytes,

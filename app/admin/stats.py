@@ -13,6 +13,7 @@ from app.http.refusal_counts import RefusalCounts
 from dedupe.decide.sessions import LIVE
 from dedupe.metrics import AnswerCounts, Tally
 from dedupe.model.errors import GatewayError
+from dedupe.model.inherited import place_of
 from dedupe.partition.lane import Lane
 from dedupe.partition.metrics import LaneMetrics
 from dedupe.partition.state import LaneState
@@ -75,8 +76,8 @@ def progress_of(lane: Lane) -> dict[str, Any]:
         "topic": lane.topic,
         "partition": lane.partition,
         "state": lane.state.value,
-        "applied_offset": opened.index.state.applied_offset if opened else None,
-        "restore_end_offset": lane.restore_end_offset,
+        "applied_offset": offset_in_log(opened.index.state.applied_offset) if opened else None,
+        "restore_end_offset": offset_in_log(lane.restore_end_offset),
         "progress": restore["progress"] if restore else float(lane.state is LaneState.ACTIVE),
         "remaining_seconds": restore and restore["remaining_seconds"],
         "opening": opening_of(lane),
@@ -92,9 +93,9 @@ def restore_of(lane: Lane) -> dict[str, Any] | None:
         return None
     remaining_s = restoring.remaining_s
     return {
-        "start_offset": restoring.start,
-        "end_offset": restoring.end,
-        "applied_offset": restoring.applied,
+        "start_offset": offset_in_log(restoring.start),
+        "end_offset": offset_in_log(restoring.end),
+        "applied_offset": offset_in_log(restoring.applied),
         "progress": round(restoring.ratio, 4),
         "seconds": round(restoring.seconds, 3),
         "remaining_seconds": None if remaining_s is None else round(remaining_s, 1),
@@ -107,6 +108,11 @@ def opening_of(lane: Lane) -> dict[str, Any] | None:
     return opening and {"bytes": opening.size_bytes, "progress": round(opening.ratio, 4)}
 
 
+def offset_in_log(offset: int | None) -> int | None:
+    """Return an offset of a lane as that of the log in which it is, which may be an ancestor's."""
+    return None if offset is None else place_of(0, offset)[1]
+
+
 def partition_of(lane: Lane) -> dict[str, Any]:
     """Return the statistics of one partition; those of its index are None unless it is open."""
     tally, metrics = lane.metrics.tally, lane.metrics
@@ -114,7 +120,7 @@ def partition_of(lane: Lane) -> dict[str, Any]:
         "partition": lane.partition,
         "state": lane.state.value,
         "running": lane.is_running,
-        "since_offset": lane.counts.since_offset,
+        "since_offset": offset_in_log(lane.counts.since_offset),
         "accepted": tally.accepted,
         "duplicates": tally.duplicates,
         "conflicts": tally.conflicts,
@@ -125,7 +131,7 @@ def partition_of(lane: Lane) -> dict[str, Any]:
         **_session_fields(lane),
         "opening": opening_of(lane),
         "restore": restore_of(lane),
-        "restore_end_offset": lane.restore_end_offset,
+        "restore_end_offset": offset_in_log(lane.restore_end_offset),
         "restore_lag": metrics.restore_lag,
         "restored_records": metrics.restored_records,
         "queue_events": lane.queue.events,
@@ -156,7 +162,7 @@ def _snapshots_of(metrics: LaneMetrics) -> dict[str, Any]:
         "restored": metrics.restored_snapshots,
         "failed": dict(metrics.snapshots_failed),
         "newest_ms": newest and newest.made_ms,
-        "newest_offset": newest and newest.state.applied_offset,
+        "newest_offset": newest and offset_in_log(newest.state.applied_offset),
     }
 
 
@@ -213,10 +219,10 @@ def _index_fields(lane: Lane) -> dict[str, Any]:
     index = opened.index
     state = index.state
     values = (
-        state.applied_offset,
+        offset_in_log(state.applied_offset),
         state.next_lane_seq,
         round(lane.window_seconds, 3),
-        opened.known_from,
+        offset_in_log(opened.known_from),
         opened.window.oldest_ms(log_start=opened.log_start),
         opened.window.keys,
         bytes_of(index),

@@ -19,6 +19,7 @@ from app.http.request_context import RequestContext
 from dedupe.decide.admission import NEW, Admission
 from dedupe.decide.rejection import QUARANTINE_REASONS
 from dedupe.model.clock import Clock
+from dedupe.model.inherited import place_of
 from dedupe.model.record import FLAG_PIECE
 from dedupe.model.types import Event
 from dedupe.submission import Outcomes
@@ -303,7 +304,9 @@ def sample_of(
     """Return the sample of an event, or of a request without known events."""
     source, message_id = _named(event, sender)
     value = event.value if event is not None and len(event.value) <= VALUE_BYTES_MAX else None
-    has_place = event is not None and verdict not in _PLACELESS and offset is not None and offset >= 0
+    place: tuple[int | None, int | None] = None, None
+    if event is not None and verdict not in _PLACELESS and offset is not None and offset >= 0:
+        place = place_of(event.partition, offset)
     return Sample(
         at_ms,
         verdict,
@@ -312,8 +315,8 @@ def sample_of(
         message_id,
         sender.client,
         sender.request_id or None,
-        partition=event.partition if event is not None and has_place else None,
-        offset=offset if has_place else None,
+        partition=place[0],
+        offset=place[1],
         sequence=event.session.sequence if event is not None and event.session else None,
         value=value,
         is_wrapped=event is not None and event.reason is not None,

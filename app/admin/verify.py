@@ -4,8 +4,9 @@ The comparison of a partition's index with its log, as a stream of lines.
 `GET /admin/v1/verify/{partition}?rate=10000`, with `&quarantine=true` of the quarantine topic, answers with
 lines of JSON (`application/x-ndjson`), each an object with a `type`:
 
-    begin       topic, partition, start_offset, end_offset (exclusive), rate
-    difference  kind, offset, key, source, message_id, index_offset; the first 100 of them
+    begin       topic, partition, start_offset, end_offset (exclusive), rate; a partition that was divided off
+                counts offsets from 0 on, those of its ancestors first
+    difference  kind, partition, offset, key, source, message_id, index_offset; the first 100 of them
     progress    offset, records, differences, ratio, seconds, remaining_seconds; one a second
     end         verified (true: no difference), records, differences, seconds
     error       instead of `end`: code and detail of a problem document, with more detail
@@ -18,6 +19,7 @@ reader disconnects.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated, Any
 
 import orjson
@@ -27,11 +29,14 @@ from fastapi.responses import StreamingResponse
 from app.admin.answers import ADMIN_PROBLEMS, BusyError, NotFoundError
 from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import READ
+from app.admin.stats import offset_in_log
 from dedupe.model.clock import Clock
 from dedupe.model.errors import GatewayError
+from dedupe.model.inherited import place_of
 from dedupe.partition.lane import Lane
 from dedupe.partition.verifier import Difference, Verifier
 from dedupe.router import Router
+from dedupe.storage.inheriting_log import inheriting
 from dedupe.storage.log import LogStore
 
 RATE_MIN, RATE_DEFAULT, RATE_MAX = 100, 10_000, 200_000
@@ -52,7 +57,9 @@ class Verification:
 
     def __init__(self, lane: Lane, store: LogStore, clock: Clock, rate: int) -> None:
         """Begin. Raises LaneNotActiveError."""
-        self._log = store.partition_log(lane.topic, lane.partition)
+        self._partition = lane.partition
+        log_of = partial(store.partition_log, lane.topic)
+        self._log = inheriting(log_of(lane.partition), lane.lineage, log_of)
         self._verifier: Verifier = lane.verifier(self._log)
         self._clock = clock
         self._rate = rate
@@ -65,8 +72,8 @@ class Verification:
                 "type": "begin",
                 "topic": lane.topic,
                 "partition": lane.partition,
-                "start_offset": verified.start,
-                "end_offset": verified.end,
+                "start_offset": verified.position_of(verified.start),
+                "end_offset": verified.position_of(verified.end),
                 "rate": rate,
             }
         )
@@ -109,7 +116,7 @@ class Verification:
                 async for differences in steps:
                     for difference in differences[: DIFFERENCES_MAX - self._differences_sent]:
                         self._differences_sent += 1
-                        await self._put(_line_of(difference))
+                        await self._put(_line_of(difference, self._partition))
                     if (now := self._clock.monotonic()) - reported_at >= PROGRESS_S:
                         reported_at = now
                         await self._put(self._progress(now - self._began))
@@ -133,7 +140,7 @@ class Verification:
         ratio = verified.ratio
         return {
             "type": "progress",
-            "offset": verified.offset,
+            "offset": verified.position_of(verified.offset),
             "records": verified.records,
             "differences": verified.differences,
             "ratio": round(ratio, 4),
@@ -174,5 +181,9 @@ def add_verify(app: FastAPI, router: Router, store: LogStore, clock: Clock, inge
         return StreamingResponse(body(), media_type="application/x-ndjson")
 
 
-def _line_of(difference: Difference) -> dict[str, Any]:
-    return {"type": "difference", **difference._asdict(), "key": difference.key.hex()}
+def _line_of(difference: Difference, partition: int) -> dict[str, Any]:
+    """Return a difference of a lane, with the partition in which its record is."""
+    partition, offset = place_of(partition, difference.offset)
+    index_offset = offset_in_log(difference.index_offset)
+    places = {"partition": partition, "offset": offset, "index_offset": index_offset}
+    return {"type": "difference", **difference._asdict(), "key": difference.key.hex(), **places}

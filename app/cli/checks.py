@@ -21,7 +21,7 @@ from app.settings.model import Settings
 from app.settings.remaining import UnusableSettingError, remaining_settings
 from app.settings.section import sections_in
 from app.settings.units import format_size
-from app.stores import inspect_kafka, open_for_reading
+from app.stores import inspect_kafka, layout_of, open_for_reading
 from dedupe.decide.recovery import RecordCheck
 from dedupe.model.clock import SystemClock
 from dedupe.model.errors import GatewayError, RetriableError
@@ -214,7 +214,8 @@ async def _identity(store: LogStore, settings: Settings) -> list[Finding]:
         for partition in range(await store.partitions_of(topic.name)):
             record = await _newest(store.partition_log(topic.name, partition))
             if record is not None:
-                RecordCheck(identity, partition, topic.partitions).checked(record)
+                layout = await layout_of(store, settings) if topic.name == settings.log.topic else None
+                RecordCheck(identity, partition, topic.partitions, layout).checked(record)
                 checked += 1
                 break
     if checked and not is_pinned:

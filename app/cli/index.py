@@ -44,12 +44,9 @@ def rebuild(
         from app.settings.section import load
 
         settings = load(Settings)
-        topic = settings.log.topics[quarantine]
-        numbers = sorted(set(partitions or range(topic.partitions)))
-        if numbers[-1] >= topic.partitions:
-            raise typer.BadParameter(f"{topic.name} has partitions 0 to {topic.partitions - 1}")
+        topic = settings.log.topics[quarantine].name
         with progress() as advance:
-            rebuilt: list[Rebuilt] = await rebuild_indexes(settings, topic, numbers, advance)
+            rebuilt: list[Rebuilt] = await rebuild_indexes(settings, topic, partitions, advance)
         rows = [each._asdict() for each in rebuilt]
         print_rows([{name: row[name] for name in row if name != "snapshot"} for row in rows], output)
 

@@ -11,13 +11,14 @@ import structlog
 from app.build import build_router
 from app.settings.data_dir import locked
 from app.settings.model import Settings
-from app.stores import create_indexes, open_for_notes, use_snapshots
+from app.stores import create_indexes, layout_of, open_for_notes
+from dedupe.decide.layout import distance
 from dedupe.model.clock import SystemClock
 from dedupe.model.errors import ConfigurationError
 from dedupe.model.identity import Identity
-from dedupe.model.types import Offset, Topic
+from dedupe.model.types import Offset
 from dedupe.partition.lane import Lane
-from dedupe.storage.log import no_crashpoint
+from dedupe.storage.dividing import Division
 from dedupe.storage.pinning import check_pins
 from dedupe.storage.snapshots.manifest import SnapshotError
 from dedupe.storage.snapshots.store import SnapshotStore
@@ -41,8 +42,8 @@ class Rebuilt(NamedTuple):
 
 async def rebuild_indexes(
     settings: Settings,
-    topic: Topic,
-    partitions: Sequence[int],
+    topic: str,
+    partitions: Sequence[int] | None,
     advance: Advance,
     *,
     from_snapshots: bool = False,
@@ -52,8 +53,8 @@ async def rebuild_indexes(
 
     Args:
         settings: the settings of the stopped gateway.
-        topic: the topic.
-        partitions: numbers of its partitions.
+        topic: its name.
+        partitions: numbers of its partitions; None: all.
         advance: called with the records read so far, and the offsets to read.
         from_snapshots: whether an index may begin with a snapshot; else its snapshots are deleted.
 
@@ -65,36 +66,45 @@ async def rebuild_indexes(
     with ExitStack() as stack:
         stack.enter_context(locked(settings.log.data_dir))
         identity = Identity(settings.gateway.identity_key)
-        indexes = create_indexes(settings)
-        stack.callback(indexes.close)
-        use_snapshots(indexes, settings, SystemClock(), no_crashpoint)
-        snapshots = indexes.snapshots
-        if snapshots is not None:
-            snapshots.records_min = 0
-        if not from_snapshots:
-            indexes.snapshots = None
         async with open_for_notes(settings) as store:
             if not await check_pins(store, settings.log.topics, identity):
                 raise ConfigurationError("no gateway of this version has served this log yet: start it first")
+            layout = await layout_of(store, settings)
+            settings = settings.with_partitions(layout.partitions)
+            indexes = create_indexes(settings, layout, SystemClock())
+            stack.callback(indexes.close)
+            snapshots = indexes.snapshots
+            if snapshots is not None:
+                snapshots.records_min = 0
+            if not from_snapshots:
+                indexes.snapshots = None
             router = build_router(
                 settings,
                 store,
                 indexes,
                 identity=identity,
                 clock=SystemClock(),
+                division=Division(layout),
             )
-            lanes = [lane for lane in router.all_lanes if lane.topic == topic.name]
-            chosen = [lanes[number] for number in partitions]
+            lanes = [lane for lane in router.all_lanes if lane.topic == topic]
+            chosen = [lanes[number] for number in numbers_of(topic, len(lanes), partitions)]
             if snapshots is not None and not from_snapshots:
                 await _withdraw(snapshots, chosen)
-            bounds = [await store.partition_log(lane.topic, lane.partition).bounds() for lane in chosen]
-            watching = asyncio.ensure_future(
-                _watch(chosen, sum(end - start for start, end in bounds), advance)
-            )
+            bounds = [await lane.log.bounds() for lane in chosen]
+            sizes = [distance(lane.lineage, *ends) for lane, ends in zip(chosen, bounds, strict=True)]
+            watching = asyncio.ensure_future(_watch(chosen, sum(sizes), advance))
             try:
                 return [await _rebuild(lane, end) for lane, (_, end) in zip(chosen, bounds, strict=True)]
             finally:
                 watching.cancel()
+
+
+def numbers_of(topic: str, count: int, partitions: Sequence[int] | None) -> list[int]:
+    """Return the numbers of some partitions, or of all. Raises ConfigurationError: there is no such one."""
+    numbers = sorted(set(partitions or range(count)))
+    if numbers[-1] >= count:
+        raise ConfigurationError(f"{topic} has partitions 0 to {count - 1}")
+    return numbers
 
 
 async def _withdraw(snapshots: SnapshotStore, lanes: Sequence[Lane]) -> None:

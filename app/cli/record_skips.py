@@ -3,6 +3,7 @@
 from contextlib import aclosing
 
 from app.settings.model import Settings
+from app.stores import layout_of
 from dedupe.decide.recovery import RecordCheck
 from dedupe.model.errors import ConfigurationError, IdentityMismatchError, LogCorruptError
 from dedupe.model.identity import Identity
@@ -28,7 +29,8 @@ async def skip(store: LogStore, settings: Settings, topic: Topic, partition: int
         raise ConfigurationError(f"topic {topic.name} has no partition {partition}")
     await check_pins(store, [topic], Identity(settings.gateway.identity_key))
     log = store.partition_log(topic.name, partition)
-    check = RecordCheck(Identity(settings.gateway.identity_key), partition, topic.partitions)
+    layout = await layout_of(store, settings) if topic.name == settings.log.topic else None
+    check = RecordCheck(Identity(settings.gateway.identity_key), partition, topic.partitions, layout)
     log_start, end = await log.bounds()
     written = range(span.start, min(span.stop, end))  # later records were not checked
     ours, foreign = await _count(log, check, written)

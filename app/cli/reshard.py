@@ -1,19 +1,108 @@
 """`gateway reshard`: by which rules the events of a log are spread over its partitions."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
 from app.cli.console import guarded, note, run_quietly
+from app.cli.options import Output, print_rows
+
+if TYPE_CHECKING:
+    from app.cli.resharding import Resharding
 
 reshard = typer.Typer(
     name="reshard",
-    help="Take over a log by whose notes this version does not know how it is partitioned.",
+    help="Divide the topic on Kafka into more partitions, or take over a log of an older gateway.",
     no_args_is_help=True,
 )
 
+NOTICE_S = 600.0
+"""Twice the time after which consumers of Kafka look for new partitions by default."""
 
-@reshard.callback()
-def group() -> None:
-    """Name the group, which has one command so far."""
+
+@asynccontextmanager
+async def _resharding() -> "AsyncIterator[Resharding]":
+    from app.cli.resharding import Resharding, check_is_begun
+    from app.settings.model import Settings
+    from app.settings.section import load
+    from app.stores import adding_partitions, open_for_notes
+    from dedupe.storage.routing_records import routing_topic_of
+
+    settings = load(Settings)
+    async with open_for_notes(settings) as store:
+        add_partitions, topic = adding_partitions(store), settings.log.topics[0]
+        await check_is_begun(store, settings)
+        yield Resharding(store, topic, routing_topic_of(topic.name), add_partitions, note)
+
+
+@reshard.command()
+@guarded
+def plan(
+    partitions: Annotated[int, typer.Option(min=2, max=1024, help="How many there shall be: a multiple.")],
+    notice: Annotated[
+        float, typer.Option(min=0, help="Seconds between new partitions of Kafka and their first events.")
+    ] = NOTICE_S,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would move, and do nothing.")] = False,
+) -> None:
+    """
+    Divide each partition of the clean topic on Kafka.
+
+    Gateways that run end, with the next new event of a partition, and no gateway starts until all partitions
+    are divided, which takes seconds: then start all of them again, with the same settings. GATEWAY_PARTITIONS
+    stays what the topic began with. Ids, receipts and client sessions stay known: the index of a new
+    partition is read from the log of its parent, up to 100,000 records a second, before it serves. If this
+    command ends early, the same command goes on. There is no way back to fewer partitions. Exit codes: 0
+    divided, 1 the cluster does not answer, 2 it is refused, 3 the log is of another secret.
+
+    Example: `gateway reshard plan --partitions 16 --dry-run`, then `gateway reshard plan --partitions 16`
+    """
+
+    async def run() -> None:
+        async with _resharding() as resharding:
+            await resharding.plan(partitions, notice_s=notice, is_dry=dry_run)
+        note("nothing has changed" if dry_run else "start the gateways: those of before serve nothing new")
+
+    run_quietly(run())
+
+
+@reshard.command()
+@guarded
+def close() -> None:
+    """
+    Have a plan of which no partition is divided yet end without effect.
+
+    Exit codes: 0 it is closed, or none was open, 1 the cluster does not answer, 2 it is too late.
+
+    Example: `gateway reshard close`
+    """
+
+    async def run() -> None:
+        async with _resharding() as resharding:
+            await resharding.close()
+
+    run_quietly(run())
+
+
+@reshard.command()
+@guarded
+def status(output: Output = None) -> None:
+    """
+    List the partitions of the clean topic on Kafka, with their slots and what each inherits.
+
+    A line has partition, slots, state, inherits (other partitions, each below an offset, oldest first) and
+    plan (how often the topic was planned anew).
+
+    Example: `gateway reshard status`
+    """
+
+    async def run() -> None:
+        async with _resharding() as resharding:
+            rows = await resharding.status()
+        print_rows(rows, output)
+
+    run_quietly(run())
 
 
 @reshard.command()

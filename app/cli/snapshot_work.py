@@ -8,16 +8,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from app.cli.rebuild import Advance, rebuild_indexes
+from app.cli.rebuild import Advance, numbers_of, rebuild_indexes
 from app.settings.model import Settings
 from app.settings.section import load
-from app.stores import create_indexes, open_for_notes, use_snapshots
+from app.stores import create_indexes, layout_of, open_for_notes
+from dedupe.decide.layout import Layout
 from dedupe.model.clock import SystemClock
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.identity import Identity
+from dedupe.model.inherited import place_of
 from dedupe.model.types import Topic
 from dedupe.storage.index import IndexIdentity
-from dedupe.storage.log import LogStore, no_crashpoint
+from dedupe.storage.log import LogStore
 from dedupe.storage.pinning import check_pins
 from dedupe.storage.snapshots.manifest import SnapshotError
 from dedupe.storage.snapshots.store import SnapshotStore
@@ -33,7 +35,7 @@ async def listed(partitions: Sequence[int] | None, *, is_quarantine: bool) -> li
     settings = _settings()
     topic = settings.log.topics[is_quarantine]
     async with _opened(settings) as (snapshots, store):
-        for number in _numbers(topic, partitions):
+        for number in await _numbers(store, settings, topic, partitions):
             identity = _identity_of(settings, store, topic, number)
             async for manifest in snapshots.candidates(identity):
                 rows.append(
@@ -42,7 +44,7 @@ async def listed(partitions: Sequence[int] | None, *, is_quarantine: bool) -> li
                         "partition": number,
                         "snapshot": manifest.name,
                         "age_seconds": round(time.time() - manifest.made_ms / 1000),
-                        "applied_offset": manifest.state.applied_offset,
+                        "applied_offset": place_of(0, manifest.state.applied_offset)[1],
                         "files": len(manifest.files),
                         "size_bytes": manifest.size_bytes,
                         "worker": manifest.worker,
@@ -58,8 +60,8 @@ async def verified(
     rows = []
     settings = _settings()
     topic = settings.log.topics[is_quarantine]
-    numbers = _numbers(topic, partitions)
     async with _opened(settings) as (snapshots, store):
+        numbers = await _numbers(store, settings, topic, partitions)
         for done, number in enumerate(numbers):
             advance(done, len(numbers))
             row = await _verify(snapshots, _identity_of(settings, store, topic, number))
@@ -73,8 +75,7 @@ async def restored(
     """Return a row for each index. Raises as rebuild_indexes does."""
     settings = _settings()
     topic = settings.log.topics[is_quarantine]
-    numbers = _numbers(topic, partitions)
-    found = await rebuild_indexes(settings, topic, numbers, advance, from_snapshots=True)
+    found = await rebuild_indexes(settings, topic.name, partitions, advance, from_snapshots=True)
     return [each._asdict() for each in found]
 
 
@@ -84,11 +85,11 @@ async def drilled(partition: int | None, advance: Advance) -> dict[str, Any]:
     if settings.log.kind != "kafka":
         raise ConfigurationError("the embedded log lies beside its index: only one on Kafka can be drilled")
     topic, _ = settings.log.topics
-    (number,) = _numbers(topic, [random.randrange(topic.partitions) if partition is None else partition])
+    number = random.randrange(topic.partitions) if partition is None else partition
     with TemporaryDirectory(prefix="gateway-drill-") as folder:
         log = settings.log.model_copy(update={"data_dir": Path(folder)})
         scratch = settings.model_copy(update={"log": log})
-        (found,) = await rebuild_indexes(scratch, topic, [number], advance, from_snapshots=True)
+        (found,) = await rebuild_indexes(scratch, topic.name, [number], advance, from_snapshots=True)
     if found.snapshot is not None:
         async with _opened(settings) as (snapshots, store):
             await snapshots.note_drill(_identity_of(settings, store, topic, number))
@@ -122,8 +123,7 @@ def _settings() -> Settings:
 @asynccontextmanager
 async def _opened(settings: Settings) -> AsyncIterator[tuple[SnapshotStore, LogStore]]:
     """Open bucket and log. Raises RetriableError for what the bucket does not do."""
-    indexes = create_indexes(settings)
-    use_snapshots(indexes, settings, SystemClock(), no_crashpoint)
+    indexes = create_indexes(settings, Layout(settings.log.partitions), SystemClock())  # none is opened
     assert indexes.snapshots is not None
     try:
         async with open_for_notes(settings) as store:
@@ -135,11 +135,13 @@ async def _opened(settings: Settings) -> AsyncIterator[tuple[SnapshotStore, LogS
         indexes.close()
 
 
-def _numbers(topic: Topic, partitions: Sequence[int] | None) -> list[int]:
-    numbers = sorted(set(partitions or range(topic.partitions)))
-    if numbers[-1] >= topic.partitions:
-        raise ConfigurationError(f"{topic.name} has partitions 0 to {topic.partitions - 1}")
-    return numbers
+async def _numbers(
+    store: LogStore, settings: Settings, topic: Topic, partitions: Sequence[int] | None
+) -> list[int]:
+    count = topic.partitions
+    if topic.name == settings.log.topic:
+        count = (await layout_of(store, settings)).partitions
+    return numbers_of(topic.name, count, partitions)
 
 
 def _identity_of(settings: Settings, store: LogStore, topic: Topic, partition: int) -> IndexIdentity:

@@ -37,9 +37,9 @@ def verify(
     Compare indexes of a running gateway with the log; print each difference, then a line for each partition.
 
     The gateway reads every record of the window, one partition after another, while it serves. Nothing is
-    changed. A difference has kind, offset, key, source, message_id and index_offset. Exit code 1: there are
-    differences, or a partition could not be verified in time. stderr shows the progress, on a terminal as a
-    bar, else as a line every 10 s. `gateway index rebuild` repairs an index.
+    changed. A difference has kind, partition, offset, key, source, message_id and index_offset. Exit code 1:
+    there are differences, or a partition could not be verified in time. stderr shows the progress, on a
+    terminal as a bar, else as a line every 10 s. `gateway index rebuild` repairs an index.
 
     Example: `gateway verify`, or `gateway verify 3 --rate 50000`
     """

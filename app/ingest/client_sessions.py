@@ -19,7 +19,7 @@ from dedupe.decide.sessions import U64_MAX
 from dedupe.model.identity import Identity, KeyOf
 from dedupe.model.json_number import integer_of
 from dedupe.model.record import SESSION_STRUCT
-from dedupe.model.routing import partition_of
+from dedupe.model.slots import PartitionMap
 from dedupe.model.types import EventKey, Session, session_of
 
 CLIENT, SESSION, EPOCH, ACKNOWLEDGED = (
@@ -73,7 +73,7 @@ class SessionKeys:
     def __init__(
         self,
         identity: Identity,
-        partitions: int,
+        partition_map: PartitionMap,
         source: str,
         *,
         session: ClientSession | None,
@@ -81,7 +81,7 @@ class SessionKeys:
     ) -> None:
         """Prepare the request; `stored` are its items' sessions where stored records are sent again."""
         self._identity = identity
-        self._partitions = partitions
+        self._partition_map = partition_map
         self._source = source
         self._session = session
         self._stored = stored
@@ -127,7 +127,7 @@ class SessionKeys:
         return _Keys(
             self._identity.sequence_keys(client_hash, session_hash),
             self._identity.secondary_keys(self._source, client_hash),
-            partition_of(client_hash, self._partitions),
+            self._partition_map.of(client_hash),
         )
 
 

@@ -14,7 +14,6 @@ from dedupe.decide.rejection import RejectionCode
 from dedupe.model.cloudevent import compared_form, id_of_cloudevent
 from dedupe.model.identity import canonical_content, fingerprint_of, message_id_of
 from dedupe.model.record import FLAG_CLOUDEVENT
-from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint
 
 TRACING = frozenset({"traceparent", "tracestate"})
@@ -49,7 +48,7 @@ class CloudEventIdentifier(ItemIdentifier):
             raise RefusedError(RejectionCode.CLOUDEVENT_INVALID, value)
         fingerprint, earlier = self._compared(index, item, self._ignored, fingerprint_of(content))
         key = self._key_of(message_id.encode())
-        partition = partition_of(key, self._partitions)
+        partition = self._partition_of(key)
         return Event(
             key,
             partition,

@@ -29,6 +29,7 @@ from dedupe.decide.rejection import RejectionCode
 from dedupe.model.identity import Identity
 from dedupe.model.json_document import read_document, work_on_numbers
 from dedupe.model.quarantine import Quarantine
+from dedupe.model.slots import PartitionMap
 from dedupe.model.types import Event
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Identifier:
 
         Args:
             identity: computes keys.
-            partitions: the number of partitions of the clean topic.
+            partitions: the number of partitions that the clean topic began with.
             quarantine: builds events of the quarantine topic.
             limits: the limits of events and requests.
             fingerprint_ignore: fields that retries change, besides RETRY_FIELDS.
@@ -64,7 +65,8 @@ class Identifier:
         self.native: NativeModule | None = None
         """Identifies plain events, if the module is there."""
         self.identity = identity
-        self.partitions = partitions
+        self.partition_map = PartitionMap(partitions)
+        """Which partition an event has; another one if the topic was divided."""
         self.quarantine = quarantine
         self.limits = limits
         self.rules = FingerprintRules(fingerprint_ignore, earlier_ignore)

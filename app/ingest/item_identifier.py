@@ -30,7 +30,6 @@ from dedupe.model.identity import (
 )
 from dedupe.model.json_document import is_event_type, read_document
 from dedupe.model.record import FLAG_ID_ASSIGNED, FLAG_NOT_IDEMPOTENT
-from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, Order, Session, event_of
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class ItemIdentifier:
         self.lossy, self._lossy_fields = lossy, lossy_fields
         self._identifier = identifier
         self._arrival = arrival
-        self._partitions = identifier.partitions
+        self._partition_of = identifier.partition_map.of
         self._event_bytes_max = identifier.limits.event_bytes_max
         self.bytes_left = identifier.limits.request_bytes_max
         self._rules, self._fingerprints = identifier.rules, arrival.fingerprints
@@ -96,7 +95,7 @@ class ItemIdentifier:
         if arrival.session is not None or arrival.stored_sessions:
             self._sessions = SessionKeys(
                 identifier.identity,
-                identifier.partitions,
+                identifier.partition_map,
                 arrival.source,
                 session=arrival.session,
                 stored=arrival.stored_sessions,
@@ -175,7 +174,7 @@ class ItemIdentifier:
             raise RefusedError(RejectionCode.SEQUENCE_INVALID, value)
         else:
             key, secondary_key = self._key_of(id_bytes), None
-            partition = partition_of(key, self._partitions)
+            partition = self._partition_of(key)
         fingerprint, earlier = fingerprint_of(content), NO_FINGERPRINTS
         if self.numbers is not None or self._compares_more:
             fingerprint, earlier = self._compared(index, item, ignored, fingerprint)

@@ -28,6 +28,7 @@ from app.telemetry.native_use import NativeUse
 from dedupe.model.identity import Identity
 from dedupe.model.json_document import read_document
 from dedupe.model.routing import partition_of
+from dedupe.model.slots import PartitionMap
 from dedupe.model.types import Event, Order, Session
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class NativeModule:
         self,
         module: ModuleType | Any,
         identity: Identity,
-        partitions: int,
+        partition_map: PartitionMap,
         limits: EventLimits,
         *,
         gives_advice: bool = False,
@@ -60,16 +61,16 @@ class NativeModule:
         Args:
             module: gateway_native, see app.ingest.native_module.
             identity: computes keys.
-            partitions: the number of partitions of the clean topic.
+            partition_map: which partition an event of the clean topic has.
             limits: the limits of events.
             gives_advice: whether an event that needs advice is left to the Python code.
         """
         self._module = module
         self._identity = identity
-        self._partitions = partitions
+        self._partition_map = partition_map
         self._event_bytes_max = limits.event_bytes_max
         self._deployment = module.Deployment(
-            identity.secret, partitions, limits.event_depth_max, Event, Session
+            identity.secret, partition_map.modulus, limits.event_depth_max, Event, Session
         )
         self._types = [orjson.dumps(name) for name in TYPES] if gives_advice else []
         self._fields_of = lru_cache(FIELDS_CACHED)(self._fields)
@@ -172,6 +173,8 @@ class NativeModule:
         if request is not None:
             found = document.identify(request, start, bytes_left, WORK_BYTES)
         events, bytes_left, odd = found or ([], bytes_left, document.raw(start))
+        if (table := self._partition_map.table) is not None:
+            events = [event._replace(partition=table[event.partition]) for event in events]
         self.use.events += len(events)
         self.use.odd_events += odd is not None
         return events, bytes_left, odd
@@ -188,7 +191,7 @@ class NativeModule:
             session.session_hash,
             session.epoch,
             session.acknowledged_through,
-            partition_of(session.client_hash, self._partitions),
+            partition_of(session.client_hash, self._partition_map.modulus),
             session_event_prefix(source, session.client, session.session),
             self._identity.secondary_prefix(source, session.client_hash),
         )

@@ -19,6 +19,7 @@ from dedupe.decide.admission import COPIES, NEW, STALE, Admission
 from dedupe.decide.rejection import QUARANTINE_REASONS, RETRIABLE_CODES, RejectionCode
 from dedupe.decide.sessions import SessionState
 from dedupe.metrics import counts_of
+from dedupe.model.inherited import INHERITED_FROM, place_of
 from dedupe.model.record import FLAG_NOT_IDEMPOTENT
 from dedupe.model.types import Event, Offset
 from dedupe.submission import Outcomes
@@ -206,9 +207,12 @@ def session_headers(state: SessionState | None) -> dict[str, str]:
 def _receipt(event: Event, admission: Admission, offset: Offset) -> dict[str, object]:
     if admission is STALE and event.session is not None:
         return {"messageId": event.message_id, "sequence": event.session.sequence, "stale": True}
+    partition = event.partition
+    if offset >= INHERITED_FROM:
+        partition, offset = place_of(partition, offset)
     receipt: dict[str, object] = {
         "messageId": event.message_id,
-        "partition": event.partition,
+        "partition": partition,
         "offset": offset,
     }
     if event.flags & FLAG_NOT_IDEMPOTENT:

@@ -23,7 +23,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from app.telemetry.stderr import drain_stderr
-from dedupe.model.errors import ConfigurationError
+from dedupe.model.errors import ConfigurationError, GatewayError
 from dedupe.router import Router
 
 SIGNAL_EXIT_CODE = 128
@@ -130,6 +130,12 @@ def allow_connections(wanted: int, *, index_files: int) -> int:
         connections_possible=possible,
     )
     return possible
+
+
+def first_of(group: BaseExceptionGroup[GatewayError]) -> GatewayError:
+    """Return the first error of a group, which may have groups in it."""
+    first = group.exceptions[0]
+    return first_of(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def bind(host: str, port: int, *, send_timeout_s: float, is_shared: bool = False) -> socket.socket:

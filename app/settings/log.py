@@ -103,7 +103,11 @@ class LogSettings(Section):
         description="Topic of the clean events; refused and conflicting ones go to `<topic>.quarantine`.",
     )
     partitions: int = Field(
-        8, ge=1, le=1024, description="Partitions of the clean topic; fixed once it exists."
+        8,
+        ge=1,
+        le=1024,
+        description="Partitions that the clean topic begins with; fixed once it exists, also while it gets "
+        "more by `gateway reshard`.",
     )
     quarantine_partitions: int = Field(
         1, ge=1, le=64, description="Partitions of the quarantine topic; fixed once it exists."

@@ -183,6 +183,10 @@ class Settings(Section, alias_generator=None):
     group: GroupSettings
     advanced: AdvancedSettings
 
+    def with_partitions(self, partitions: int) -> "Settings":
+        """Return the settings of a clean topic that has so many partitions now."""
+        return self.model_copy(update={"log": self.log.model_copy(update={"partitions": partitions})})
+
     @property
     def addresses(self) -> Iterator[tuple[str, int]]:
         """Where the servers listen: the ingest port, the admin port, and probes if they have one."""

@@ -155,13 +155,18 @@ class _Store:
         return getattr(self._store, name)
 
     def partition_log(self, topic: str, partition: int) -> PartitionLog:
+        return self._traced(self._store.partition_log(topic, partition), topic, partition)
+
+    def deciding_log(self, topic: str, partition: int) -> PartitionLog:
+        return self._traced(self._store.deciding_log(topic, partition), topic, partition)
+
+    def _traced(self, log: PartitionLog, topic: str, partition: int) -> PartitionLog:
         attributes: dict[str, str | int] = {
             "messaging.system": self._system,
             "messaging.operation.type": "send",
             "messaging.destination.name": topic,
             "messaging.destination.partition.id": str(partition),
         }
-        log = self._store.partition_log(topic, partition)
         return cast(PartitionLog, _Log(log, self._tracer, f"send {topic}", attributes))
 
 

@@ -10,10 +10,19 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, overload
 
+from dedupe.decide.layout import Layout, Lineage
+from dedupe.decide.resharding import Routing
 from dedupe.decide.sessions import NO_SOURCE
 from dedupe.model.errors import IdentityMismatchError
 from dedupe.model.identity import Identity
-from dedupe.model.record import FLAG_ID_ASSIGNED, RecordIdentity, is_identified_by, parse_identity
+from dedupe.model.inherited import place_of
+from dedupe.model.record import (
+    FLAG_ID_ASSIGNED,
+    RecordIdentity,
+    is_identified_by,
+    parse_identity,
+    routing_key_of,
+)
 from dedupe.model.types import EventKey, LogRecord, Offset
 from dedupe.storage.index import IndexState
 
@@ -34,12 +43,17 @@ class CheckedRecord(NamedTuple):
 class PlainRecords(Sequence[LogRecord]):
     """Committed records of plain events that the native module has read, built when they are needed."""
 
-    def __init__(self, native: "Records") -> None:
-        """Take what the native module has read."""
+    def __init__(self, native: "Records", start: Offset = 0) -> None:
+        """Take what the native module has read; all offsets count from `start` on."""
         self.native = native
-        self.end: Offset = native.end
-        """Behind the last record; 0 without any."""
+        self.start = start
+        self.end: Offset = native.end + start
+        """Behind the last record; `start` without any."""
         self._built: list[LogRecord] = []
+
+    def moved(self, start: Offset) -> "PlainRecords":
+        """Return the records with offsets that count from elsewhere."""
+        return PlainRecords(self.native, start)
 
     def __len__(self) -> int:
         return len(self.native)
@@ -57,7 +71,9 @@ class PlainRecords(Sequence[LogRecord]):
         return iter(self._records())
 
     def _records(self) -> list[LogRecord]:
-        self._built = self._built or self.native.log_records()
+        if not self._built:
+            records, start = self.native.log_records(), self.start
+            self._built = [r._replace(offset=r.offset + start) for r in records] if start else records
         return self._built
 
 
@@ -67,7 +83,8 @@ class RecordCheck:
 
     identity: Identity
     partition: int
-    partitions: int
+    partitions: int  # that the topic began with
+    layout: Layout | None = None  # how it was divided since
 
     def checked(self, record: LogRecord) -> CheckedRecord:
         """
@@ -78,9 +95,10 @@ class RecordCheck:
             IdentityMismatchError: its key or partition comes from another secret or partition count.
         """
         identity = parse_identity(record)
-        if not is_identified_by(
-            record, identity, self.identity, partition=self.partition, partitions=self.partitions
-        ):
+        is_own = is_identified_by(
+            record, identity, self.identity, partition=self._root, partitions=self.partitions
+        )
+        if not (is_own and self._is_home(record.offset, record.timestamp_ms, identity)):
             raise IdentityMismatchError(
                 f"partition {self.partition}, offset {record.offset}: this record was written with another "
                 "GATEWAY_IDENTITY_SECRET or another number of partitions; serving now would let duplicates in"
@@ -93,7 +111,28 @@ class RecordCheck:
 
     def checked_plain(self, records: PlainRecords) -> list[CheckedRecord] | None:
         """Return what `checked` does of each; None if it would raise for one, or has to look closer."""
-        return records.native.checked(self.identity.secret, self.partition, self.partitions)
+        start = records.start
+        checked = records.native.checked(self.identity.secret, self._root, self.partitions)
+        if checked is None or (self._routing is None and not start):
+            return checked
+        checked = [each._replace(offset=each.offset + start) for each in checked] if start else checked
+        are_home = all(self._is_home(each.offset, each.timestamp_ms, each.identity) for each in checked)
+        return checked if are_home else None
+
+    @property
+    def _routing(self) -> Routing | None:
+        return None if self.layout is None else self.layout.routing
+
+    @property
+    def _root(self) -> int:
+        return self.partition if self.layout is None else self.layout.root_of(self.partition)
+
+    def _is_home(self, offset: Offset, timestamp_ms: int, identity: RecordIdentity) -> bool:
+        """Whether the slot of a record was at home where it lies."""
+        routing = self._routing
+        return routing is None or routing.is_home(
+            routing_key_of(identity), *place_of(self.partition, offset), timestamp_ms
+        )
 
     def _secondary_key_of(self, record: RecordIdentity) -> EventKey | None:
         """Return the secondary key of a session's event; None if it had no message id of its own."""
@@ -129,10 +168,19 @@ def reason_to_rebuild(
     return f"the log lacks the index's last record: its {', its '.join(differ)}" if differ else None
 
 
-def sequence_gaps(state: IndexState, records: Sequence[CheckedRecord]) -> int:
-    """Return the number of gaps before the next n >= 1 records in the lane sequence."""
+def sequence_gaps(state: IndexState, records: Sequence[CheckedRecord], lineage: Lineage | None = None) -> int:
+    """
+    Return the number of gaps before the next n >= 1 records in the lane sequence.
+
+    Records that are inherited have gaps, where ancestors have records of other slots.
+    """
     sequence = [record.identity.lane_seq for record in records]
     expected = state.next_lane_seq if state.last_offset >= 0 else sequence[0]
+    if lineage is not None:
+        if records[-1].offset < lineage.own_start:
+            return 0
+        if state.last_offset < lineage.own_start:
+            expected = lineage.parent.lane_seq if state.last_offset >= 0 else sequence[0]
     if sequence == list(range(expected, expected + len(sequence))):
         return 0
     return sum(after != before + 1 for before, after in pairwise([expected - 1, *sequence]))

@@ -32,7 +32,7 @@ class Decision(NamedTuple):
     partition: int
     offset: Offset | None  # the end of the clean partition in a cut; None: it keeps its slots
     timestamp_ms: int = 0  # of a cut: no later record of these slots has an earlier time
-    lane_seq: int = 0  # of a cut: the number of records that the partition has had
+    lane_seq: int = 0  # of a cut: the number of records that the partition and its ancestors have had
     last_offset: Offset = -1  # of a cut: the newest record below it; -1 if there is none
     last_key: bytes = b""  # its event key
 
@@ -63,6 +63,7 @@ class Stay(NamedTuple):
     plan: int
     end: Offset
     timestamp_ms: int
+    lane_seq: int = 0  # the number of records that the partition and its ancestors had
 
 
 class Version(NamedTuple):
@@ -118,7 +119,7 @@ class Routing:
 
     def with_plan(self, plan: Plan) -> "Routing":
         """Return the routing with a plan; the same one if the plan is not valid."""
-        known = self._completed(plan.before) if self._follows(plan) else self
+        known = self.with_all(plan.before) if self._follows(plan) else self
         if known.undecided or why_invalid(plan, known.homes):
             return self
         if plan.number != (known.plan.number if known.plan else 0) + 1:
@@ -126,7 +127,7 @@ class Routing:
         partitions = max(known.partitions, plan.partitions)
         waiting = frozenset(each for each in known.waiting if each.plan > plan.number)
         routing = Routing(self.base, partitions, known.homes, known.earlier, plan, waiting=waiting)
-        return routing._completed(each for each in known.waiting if each.plan == plan.number)
+        return routing.with_all(each for each in known.waiting if each.plan == plan.number)
 
     def with_decision(self, decision: Decision) -> "Routing":
         """Return the routing with a decision; the same one if it is no parent's first of the plan."""
@@ -139,7 +140,9 @@ class Routing:
             if move.source != decision.partition:
                 continue
             assert decision.offset is not None
-            stay = Stay(decision.partition, decision.plan, decision.offset, decision.timestamp_ms)
+            stay = Stay(
+                decision.partition, decision.plan, decision.offset, decision.timestamp_ms, decision.lane_seq
+            )
             for slot in range(move.first, move.last + 1):
                 homes[slot] = move.target
                 earlier[slot] = (stay, *earlier.get(slot, ()))
@@ -164,7 +167,8 @@ class Routing:
         repeated = {decision.partition: decision for decision in plan.before}
         return all(repeated.get(parent) == decision for parent, decision in self.decisions.items())
 
-    def _completed(self, decisions: Iterable[Decision]) -> "Routing":
+    def with_all(self, decisions: Iterable[Decision]) -> "Routing":
+        """Return the routing with decisions, see with_decision."""
         routing = self
         for decision in decisions:
             routing = routing.with_decision(decision)
@@ -186,6 +190,24 @@ def why_invalid(plan: Plan, homes: Sequence[int]) -> str | None:
             return f"slots {first} to {last} move twice"
         taken.update(slots)
     return None if taken else "nothing moves"
+
+
+def why_no_growth(plan: Plan, routing: Routing) -> str | None:
+    """
+    Return why lanes cannot follow a plan; None if they can.
+
+    Each new partition must have one parent, and each partition of before must give some slots away: so the
+    index of a partition follows from the logs of its ancestors, one after the other, then from its own.
+    """
+    if not {move.source for move in plan.moves} >= set(routing.homes):
+        return "some partitions would give nothing away"
+    parents = {(move.target, move.source) for move in plan.moves}
+    used = {stay.partition for stays in routing.earlier.values() for stay in stays} | set(routing.homes)
+    if not used.isdisjoint(target for target, _ in parents):
+        return "partitions with events of their own would get others"
+    if len({target for target, _ in parents}) < len(parents):
+        return "some new partitions would have several parents"
+    return None
 
 
 def moves_to(homes: Sequence[int], partitions: int) -> tuple[Move, ...]:

@@ -29,6 +29,7 @@ import orjson
 
 from dedupe.model.errors import NotAppendedError
 from dedupe.model.identity import Identity, fingerprint_of
+from dedupe.model.inherited import place_of
 from dedupe.model.json_document import dumps_to_keep
 from dedupe.model.record import FLAG_CLOUDEVENT, FLAG_PIECE
 from dedupe.model.routing import partition_of
@@ -133,7 +134,7 @@ class Quarantine:
         Args:
             event: the event.
             reason: a RejectionCode.
-            original: of a conflict the offset of the stored event, in the event's partition.
+            original: of a conflict the offset of the stored event, in the lane of the event's partition.
         """
         if original is None or original < 0 or len(event.value) > self.whole_bytes_max:
             events = self.events(
@@ -144,7 +145,7 @@ class Quarantine:
                 reason=reason,
             )
             return tuple(in_dialect(events, event.flags))
-        facts = {"original": (event.partition, original)}
+        facts = {"original": place_of(event.partition, original)}
         value = _with_event(event.value, str(reason), hashlib.sha256(event.value).hexdigest(), facts)
         flags = event.flags & FLAG_CLOUDEVENT
         return (self._event(event.source, event.message_id, event.fingerprint, value, str(reason), flags),)

@@ -279,6 +279,11 @@ def is_identified_by(
     return key == found.key and partition_of(routing_key, partitions) == partition
 
 
+def routing_key_of(found: RecordIdentity) -> bytes:
+    """Return what decides the partition of a record, see dedupe.model.routing."""
+    return found.key if found.session is None else found.session.client_hash
+
+
 def _split(gateway: bytes) -> tuple[bytes, int]:
     """Return `gw` without its checksum, and the checksum."""
     return gateway[:-CHECKSUM_BYTES], int.from_bytes(gateway[-CHECKSUM_BYTES:], "big")

@@ -7,6 +7,7 @@ before is a function of the slot. Slots that had one partition at first lie side
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 Slot: TypeAlias = int
@@ -47,3 +48,25 @@ def first_homes(partitions: int) -> list[int]:
 def routing_table(homes: Sequence[int], partitions: int) -> list[int]:
     """Return the partition of a number by its remainder modulo the number of slots; `homes` is by slot."""
     return [homes[slot_of_remainder(remainder, partitions)] for remainder in range(len(homes))]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMap:
+    """Which partition a key has now."""
+
+    modulus: int
+    """Partitions that were never divided, else the number of slots."""
+    table: tuple[int, ...] | None = None
+    """The partition of a key's number by its remainder; None: the remainder itself."""
+
+    @classmethod
+    def of_homes(cls, homes: Sequence[int], partitions: int) -> "PartitionMap":
+        """Return the map of slots, by their homes; `partitions` are those of the beginning."""
+        return cls(len(homes), tuple(routing_table(homes, partitions)))
+
+    def of(self, routing_key: bytes) -> int:
+        """Return the partition of a key, see dedupe.model.routing."""
+        number: int = _number_of(routing_key)[0]
+        if self.table is None:
+            return number % self.modulus
+        return self.table[number % self.modulus]

@@ -142,7 +142,7 @@ class Committer:
         """Commit a batch as a whole; `now` is by the monotonic clock."""
         known = index.index.lookup([event.key for event in batch.events])
         self._crashpoint("lookup")
-        timestamp_ms = max(batch.received_ms, index.index.state.newest_timestamp_ms)
+        timestamp_ms = max(batch.received_ms, index.index.state.newest_timestamp_ms, index.timestamp_min_ms)
         sessions = self._session_admission(batch, index, timestamp_ms) if batch.has_sessions else None
         verdicts = admit(batch.events, known, window_start=index.known_from, sessions=sessions)
         self._crashpoint("admit")
@@ -198,7 +198,7 @@ class Committer:
     ) -> Committed:
         """Append the new events with their sessions, and apply them."""
         state = index.index.state
-        first_seq = state.next_lane_seq
+        first_seq = max(state.next_lane_seq, index.lane_seq_min)
         source_hashes, evictions, evicted = _NO_SESSIONS
         if sessions:
             source_hashes = self._source_hashes(new, sessions)

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from dedupe.decide.layout import Layout, Lineage
+from dedupe.decide.recovery import RecordCheck
 from dedupe.decide.sessions import SessionPolicy
 from dedupe.decide.window import WindowPolicy
 from dedupe.model.clock import Clock
@@ -13,12 +15,16 @@ from dedupe.model.errors import NotAppendedError, OutcomeUnknownError
 from dedupe.model.identity import Identity
 from dedupe.partition.queue import QueueLimits
 from dedupe.storage.index import IndexIdentity, IndexStore
-from dedupe.storage.log import Crashpoint
+from dedupe.storage.log import Crashpoint, PartitionLog
 from dedupe.storage.notes import Skips
 from dedupe.storage.pinning import SessionNotes
 
 LoadSkips: TypeAlias = Callable[[int], Awaitable[Skips]]
 """Reads from the log which records of a partition recovery skips. Raises RetriableError."""
+
+
+CheckFence: TypeAlias = Callable[[int, PartitionLog], None]
+"""Raises IdentityMismatchError if owners of a partition have decided what this process does not know."""
 
 
 async def no_skips(_partition: int) -> Skips:
@@ -46,7 +52,7 @@ class LaneContext:
     """Everything a lane needs besides its own partition's log."""
 
     topic: str
-    partitions: int
+    partitions: int  # that the topic began with
     log_id: str
     identity: Identity
     clock: Clock
@@ -57,6 +63,10 @@ class LaneContext:
     open_turn: asyncio.Lock  # opening an index blocks the event loop, so lanes open theirs one by one
     session_notes: SessionNotes
     limits: QueueLimits
+    layout: Layout | None = None
+    """How the topic was divided since; None: never."""
+    check_fence: CheckFence | None = None
+    """Called after each fence; None: nothing is decided beside these partitions."""
     load_skips: LoadSkips = no_skips
     on_log_time_refused: Callable[[], None] = lambda: None
     """Called after the log has refused a record for its log time."""
@@ -77,6 +87,14 @@ class LaneContext:
             partitions=self.partitions,
             key_check=self.identity.check_value,
         )
+
+    def record_check_of(self, partition: int) -> RecordCheck:
+        """Return the check of the records of a partition's lane."""
+        return RecordCheck(self.identity, partition, self.partitions, self.layout)
+
+    def lineage_of(self, partition: int) -> Lineage | None:
+        """Return from which logs the index of a partition follows; None: from its own alone."""
+        return None if self.layout is None else self.layout.lineage_of(partition)
 
     def note_failure(self, err: BaseException) -> None:
         """Tell of a failure that the settings of the log or a clock may have caused."""

@@ -12,7 +12,6 @@ import structlog
 
 from dedupe.decide.admission import DUPLICATE, Verdicts
 from dedupe.decide.proof import Sample, sample_of, why_disproved
-from dedupe.decide.recovery import RecordCheck
 from dedupe.model.errors import GatewayError, IndexDisprovedError, LogCorruptError, RetriableError
 from dedupe.model.types import Event
 from dedupe.partition.context import LaneContext
@@ -53,7 +52,7 @@ class DuplicateProof:
         self._identity = context.index_of(partition)
         self._metrics = metrics
         self._on_disproved = on_disproved
-        self._check = RecordCheck(context.identity, partition, context.partitions)
+        self._check = context.record_check_of(partition)
         self._index: PartitionIndex | None = None
         self._running: asyncio.Task[None] | None = None
         self._due_at = self._overdue_at = 0.0  # by the loop's clock

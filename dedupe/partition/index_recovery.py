@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import structlog
 
+from dedupe.decide.layout import distance
 from dedupe.decide.recovery import reason_to_rebuild, sequence_gaps
 from dedupe.model.errors import IndexCorruptError, IndexDisprovedError, IndexUnavailableError
 from dedupe.model.types import Entry, EventKey, Offset
@@ -43,17 +44,18 @@ class Restoring(NamedTuple):
     end: Offset
     applied: Offset
     seconds: float  # since it began
+    done: int  # offsets of its logs
+    left: int
 
     @property
     def ratio(self) -> float:
         """The part of the offsets that is replayed, 0 to 1."""
-        return (self.applied - self.start) / max(1, self.end - self.start)
+        return self.done / max(1, self.done + self.left)
 
     @property
     def remaining_s(self) -> float | None:
         """The remaining time at the rate so far; None before the first records."""
-        done = self.applied - self.start
-        return (self.end - self.applied) * self.seconds / done if done > 0 else None
+        return self.left * self.seconds / self.done if self.done > 0 else None
 
 
 class IndexRecovery:
@@ -69,6 +71,7 @@ class IndexRecovery:
         self._context = context
         self._metrics = metrics
         self._reader = RecordReader(partition, partition_log, context, metrics)
+        self._lineage = context.lineage_of(partition)
         self.identity = context.index_of(partition)
         self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
         self._is_discarded = False  # counted as a rebuild already
@@ -86,7 +89,9 @@ class IndexRecovery:
             return None
         start, end, began = self._replaying
         seconds = self._context.clock.monotonic() - began
-        return Restoring(start, end, self.opened.index.state.applied_offset, seconds)
+        applied = self.opened.index.state.applied_offset
+        done, left = distance(self._lineage, start, applied), distance(self._lineage, applied, end)
+        return Restoring(start, end, applied, seconds, done, left)
 
     @property
     def opening(self) -> Opening | None:
@@ -127,11 +132,11 @@ class IndexRecovery:
         try:
             async with aclosing(self._reader.read(start, end)) as batches:
                 async for records in batches:
-                    gaps += sequence_gaps(index.index.state, records)
+                    gaps += sequence_gaps(index.index.state, records, self._lineage)
                     on_entries(index.replay(records))
                     replayed += len(records)
                     self._metrics.restored_records += len(records)
-                    self._metrics.restore_lag = end - index.index.state.applied_offset
+                    self._metrics.restore_lag = distance(self._lineage, index.index.state.applied_offset, end)
                     if (now := self._context.clock.monotonic()) - reported_at >= PROGRESS_S:
                         reported_at = now
                         self._logger.info(
@@ -203,6 +208,7 @@ class IndexRecovery:
                     self._context.session_policy,
                     log_start=log_start,
                     lost_ms=self._lost_ms,
+                    lineage=self._lineage,
                 )
                 await asyncio.sleep(0)
                 return opened

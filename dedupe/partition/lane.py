@@ -56,6 +56,7 @@ class Lane:
         """Own nothing yet."""
         self.partition = partition
         self.topic = context.topic
+        self.lineage = context.lineage_of(partition)
         self.state = LaneState.UNASSIGNED
         self.metrics = LaneMetrics()
         self.queue = LaneQueue(context.limits)
@@ -320,6 +321,8 @@ class Lane:
         async with self._context.restore_slots:
             await self.recovery.check()
         end = self.restore_end_offset = await self._log.fence()
+        if self._context.check_fence is not None:
+            self._context.check_fence(self.partition, self._log)
         self._committer.begin()
         self._transition_to(LaneState.RESTORING)
         async with self._context.restore_slots:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat, zip_longest
 
 from dedupe.decide.committed import Committed
+from dedupe.decide.layout import Lineage
 from dedupe.decide.recovery import CheckedRecord
 from dedupe.decide.session_update import expiry_update, session_update
 from dedupe.decide.sessions import (
@@ -38,6 +39,7 @@ class PartitionIndex:
         *,
         log_start: Offset,
         lost_ms: int = 0,
+        lineage: Lineage | None = None,
     ) -> None:
         """
         Continue with the state of the index.
@@ -48,6 +50,7 @@ class PartitionIndex:
             session_policy: how long and how many client sessions are remembered.
             log_start: the log's first offset.
             lost_ms: timestamp of the newest record that the log has lost.
+            lineage: from which other logs it follows, if any.
         """
         self.index = index
         self.window = window_of(window_policy, index)
@@ -58,6 +61,11 @@ class PartitionIndex:
         self._window_policy = window_policy
         self._session_policy = session_policy
         self._lost_ms = lost_ms
+        self._own_start: Offset = 0 if lineage is None else lineage.own_start
+        self.lane_seq_min = 0 if lineage is None else lineage.parent.lane_seq
+        """The first lane sequence of its own log."""
+        self.timestamp_min_ms = 0 if lineage is None else lineage.parent.timestamp_ms
+        """No record of its own log is older."""
 
     @property
     def known_from(self) -> Offset:
@@ -133,8 +141,8 @@ class PartitionIndex:
         """
         state = self.index.state
         next_lane_seq = state.next_lane_seq
-        if state.last_offset < 0 and self.log_start > 0:
-            next_lane_seq = end
+        if state.last_offset < 0 and self.log_start > self._own_start:
+            next_lane_seq = self.lane_seq_min + end - self._own_start
         self.index.apply(IndexUpdate((), state._replace(applied_offset=end, next_lane_seq=next_lane_seq)))
 
     def begin_at(self, start: Offset, sessions_since_ms: int) -> None:

@@ -9,8 +9,11 @@ from contextlib import aclosing
 
 import structlog
 
-from dedupe.decide.recovery import CheckedRecord, PlainRecords, RecordCheck
+from dedupe.decide.layout import Lineage
+from dedupe.decide.recovery import CheckedRecord, PlainRecords
 from dedupe.model.errors import IdentityMismatchError, LogCorruptError
+from dedupe.model.inherited import place_of
+from dedupe.model.record import routing_key_of
 from dedupe.model.types import LogRecord, Offset
 from dedupe.partition.context import LaneContext
 from dedupe.partition.metrics import LaneMetrics
@@ -34,8 +37,10 @@ class RecordReader:
         self._partition = partition
         self._context = context
         self._metrics = metrics
-        self._check = RecordCheck(context.identity, partition, context.partitions)
-        self._skips = Skips()
+        self._check = context.record_check_of(partition)
+        self._lineage = context.lineage_of(partition)
+        self._skips: dict[int, Skips] = {}
+        self._left_out = 0  # records that are not of this lane, or skipped
         self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=partition)
 
     async def read(
@@ -56,11 +61,11 @@ class RecordReader:
 
     async def first(self, start: Offset, end: Offset) -> CheckedRecord | None:
         """Return the first record of [start, end), or None."""
-        skipped = self._metrics.skipped_records
+        left_out = self._left_out
         async with aclosing(self.read(start, end, records_max=1)) as batches:
             async for records in batches:
                 return records[0]
-        if self._metrics.skipped_records > skipped:
+        if self._left_out > left_out:
             async with aclosing(self.read(start, end)) as batches:
                 async for records in batches:
                     return records[0]
@@ -77,16 +82,17 @@ class RecordReader:
 
     async def last(self, start: Offset, end: Offset) -> CheckedRecord | None:
         """Return the last record of [start, end), or None."""
-        span = TAIL_OFFSETS
-        while True:
-            low = max(start, end - span)
-            last = None
-            async with aclosing(self.read(low, end)) as batches:
-                async for records in batches:
-                    last = records[-1]
-            if last is not None or low == start:
+        for first, behind in reversed(self._ranges(start, end)):
+            span, low, last = TAIL_OFFSETS, behind, None
+            while last is None and low > first:
+                low = max(first, behind - span)
+                async with aclosing(self.read(low, behind)) as batches:
+                    async for records in batches:
+                        last = records[-1]
+                span *= 8
+            if last is not None:
                 return last
-            span *= 8
+        return None
 
     async def rebuild_start(self, start: Offset, end: Offset) -> tuple[Offset, int]:
         """
@@ -124,6 +130,12 @@ class RecordReader:
 
     async def _offset_of_seq(self, seq: int, low: CheckedRecord, high: CheckedRecord) -> Offset:
         """Return the offset of a record at or shortly before a lane sequence, between two records."""
+        for start, end in self._ranges(low.offset, high.offset)[:0:-1]:  # the log that has it
+            first = await self.first(start, end)
+            if first is not None and first.identity.lane_seq <= seq:
+                low = first
+                break
+            high = await self.last(low.offset, start) or low
         enough = max(1, (high.identity.lane_seq - seq) // 16)
         for _ in range(SEARCH_PROBES_MAX):
             missing, span = seq - low.identity.lane_seq, high.identity.lane_seq - low.identity.lane_seq
@@ -141,25 +153,57 @@ class RecordReader:
 
     async def _checked(self, records: Sequence[LogRecord]) -> list[CheckedRecord]:
         if isinstance(records, PlainRecords) and (plain := self._check.checked_plain(records)) is not None:
-            return plain
+            return self._of_lane(plain)
         checked = []
         for record in records:
             try:
                 checked.append(self._check.checked(record))
             except (LogCorruptError, IdentityMismatchError) as err:
-                await self._skip(record.offset, err)
-        return checked
+                await self._skip(*place_of(self._partition, record.offset), err)
+        return self._of_lane(checked)
 
-    async def _skip(self, offset: Offset, err: LogCorruptError | IdentityMismatchError) -> None:
+    def _ranges(self, start: Offset, end: Offset) -> list[tuple[Offset, Offset]]:
+        """Return the part of [start, end) that each log has, oldest first."""
+        return [(start, end)] if self._lineage is None else list(self._lineage.ranges(start, end))
+
+    def _of_lane(self, records: list[CheckedRecord]) -> list[CheckedRecord]:
+        """Return the records without those of ancestors for other slots."""
+        if self._lineage is None or not records or records[0].offset >= self._lineage.own_start:
+            return records
+        own = [_inherited(record, self._lineage) for record in records]
+        kept = [record for record in own if record is not None]
+        self._left_out += len(records) - len(kept)
+        return kept
+
+    async def _skip(
+        self, partition: int, offset: Offset, err: LogCorruptError | IdentityMismatchError
+    ) -> None:
         """Skip a record if an operator has allowed it; raise its error otherwise."""
-        if offset not in self._skips:
-            self._skips = await self._context.load_skips(self._partition)
-        if offset in self._skips:
+        if offset not in self._skips.get(partition, Skips()):
+            self._skips[partition] = await self._context.load_skips(partition)
+        if offset in self._skips[partition]:
+            self._left_out += 1
             self._metrics.skipped_records += 1
             self._logger.warning("record skipped, as an operator decided", offset=offset, reason=str(err))
             return
         raise LogCorruptError(
-            f"offset {offset} of partition {self._partition} of {self._context.topic} has a record of "
+            f"offset {offset} of partition {partition} of {self._context.topic} has a record of "
             f"another program ({err}). Read it; if it may be skipped: gateway partitions skip "
-            f"{self._partition} {offset} --topic {self._context.topic}"
+            f"{partition} {offset} --topic {self._context.topic}"
         ) from err
+
+
+def _inherited(record: CheckedRecord, lineage: Lineage) -> CheckedRecord | None:
+    """
+    Return a record of an ancestor as the heir has it; None if it is of another slot.
+
+    It evicts no sessions but the heir's own. What records of other slots evict is not heard of: such a
+    session stays known for longer.
+    """
+    identity = record.identity
+    if not lineage.has(routing_key_of(identity)):
+        return None
+    if identity.evicted:
+        evicted = tuple(key for key in identity.evicted if lineage.has(key))
+        return record._replace(identity=identity._replace(evicted=evicted))
+    return record

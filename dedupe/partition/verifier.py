@@ -12,6 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dedupe.decide.layout import Lineage, distance
 from dedupe.decide.recovery import CheckedRecord
 from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.model.types import Entry, EventKey, Offset
@@ -57,11 +58,17 @@ class Verified:
     offset: Offset  # all records below it are compared
     records: int = 0
     differences: int = 0
+    lineage: Lineage | None = None
+
+    def position_of(self, offset: Offset) -> int:
+        """Return an offset, or how many offsets of all its logs a lane with ancestors has before it."""
+        return offset if self.lineage is None else distance(self.lineage, self.start, offset)
 
     @property
     def ratio(self) -> float:
         """The part of the offsets that is compared, 0 to 1."""
-        return (self.offset - self.start) / (self.end - self.start) if self.end > self.start else 1.0
+        size = distance(self.lineage, self.start, self.end)
+        return distance(self.lineage, self.start, self.offset) / size if size > 0 else 1.0
 
 
 class Verifier:
@@ -74,11 +81,12 @@ class Verifier:
         self._reader = RecordReader(partition, partition_log, context, LaneMetrics())
         self._clock = context.clock
         self._index = index
+        self._lineage = context.lineage_of(partition)
         self._next_seq: int | None = None
         self._last_seq = index.index.state.next_lane_seq - 1
         end = index.index.state.applied_offset
         start = min(index.known_from, end)
-        self.verified = Verified(start, end, start)
+        self.verified = Verified(start, end, start, lineage=self._lineage)
 
     async def run(self, *, records_per_s: float) -> AsyncGenerator[list[Difference], None]:
         """
@@ -140,6 +148,9 @@ class Verifier:
     def _gaps(self, records: Sequence[CheckedRecord]) -> list[Difference]:
         gaps = []
         for record in records:
+            if self._lineage is not None and record.offset < self._lineage.own_start:
+                self._next_seq = self._lineage.parent.lane_seq  # ancestors have records of other slots
+                continue
             identity, expected = record.identity, self._next_seq
             if expected is not None and identity.lane_seq != expected:
                 gaps.append(Difference(GAP, record.offset, b"", identity.source, identity.message_id, None))

@@ -109,6 +109,32 @@ def read_record(record: LogRecord, places: Sequence[Place], key: bytes) -> Note 
     return _READERS[kind](fields)
 
 
+class Seal(NamedTuple):
+    """Whose routing topic it is, and how its records are proved."""
+
+    log_id: str
+    topic_ids: Sequence[bytes]  # of the clean topic; records are of the first one
+    key: bytes
+
+    def places(self, partition: int) -> list[Place]:
+        """Return where records of a partition of the routing topic belong."""
+        return [Place(self.log_id, topic_id, partition) for topic_id in self.topic_ids]
+
+    def read(self, record: LogRecord, partition: int) -> Note | Plan | Decision | Close:
+        """Return what a record of a partition of the routing topic says; raises as read_record does."""
+        return read_record(record, self.places(partition), self.key)
+
+    def decisions_in(self, partition: int, records: Sequence[LogRecord]) -> list[Decision]:
+        """Return what was decided beside a clean partition; raises as read_record does."""
+        said = [self.read(record, partition + 1) for record in records]
+        return [each for each in said if isinstance(each, Decision) and each.partition == partition]
+
+    def record_of(self, decision: Decision, *, now_ms: int) -> NewRecord:
+        """Return the record of a decision, beside its clean partition."""
+        place = self.places(decision.partition + 1)[0]
+        return decision_record(decision, place, self.key, now_ms=now_ms)
+
+
 def _record(kind: str, fields: Mapping[str, object], place: Place, key: bytes, now_ms: int) -> NewRecord:
     value = orjson.dumps({**fields, "kind": kind, "v": VERSION}, option=orjson.OPT_SORT_KEYS)
     mac = _mac(key, place, kind.encode(), value)

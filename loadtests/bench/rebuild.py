@@ -28,6 +28,7 @@ from app.native_module import native_module
 from app.process.interpreter import tune_interpreter
 from app.settings.model import Settings
 from app.stores import create_indexes
+from dedupe.decide.layout import Layout
 from dedupe.model.clock import SystemClock
 from dedupe.model.identity import Identity, fingerprint_of
 from dedupe.model.record import build_record
@@ -76,7 +77,7 @@ async def fill(store: LogStore, topic: str, count: int) -> None:
 
 async def rebuild(store: LogStore, settings: Settings, count: int) -> tuple[float, float]:
     """Return the time and the CPU of a lane, in seconds, from an empty index to serving."""
-    indexes = create_indexes(settings)
+    indexes = create_indexes(settings, Layout(settings.log.partitions), SystemClock())
     router = build_router(
         settings,
         store,

@@ -33,7 +33,8 @@ from app.cli.load.events import event, message_id_of
 from app.native_module import native_module
 from app.process.interpreter import tune_interpreter
 from app.settings.model import Settings
-from app.stores import create_indexes, use_snapshots
+from app.stores import create_indexes
+from dedupe.decide.layout import Layout
 from dedupe.model.clock import SystemClock
 from dedupe.model.types import NewRecord
 from dedupe.partition.lane import Lane
@@ -184,8 +185,7 @@ async def append(store: LogStore, records: Iterator[NewRecord]) -> None:
 async def serve(store: LogStore, settings: Settings, *, copies: bool = False) -> Served:
     """Return what it takes to serve, from no index; then make a snapshot."""
     began, cpu_began = time.monotonic(), time.process_time()
-    indexes = create_indexes(settings)
-    use_snapshots(indexes, settings, SystemClock(), no_crashpoint)
+    indexes = create_indexes(settings, Layout(settings.log.partitions), SystemClock())
     router = build_router(
         settings, store, indexes, identity=IDENTITY, clock=SystemClock(), crashpoint=no_crashpoint
     )

@@ -31,8 +31,8 @@ EVENTS_A_DAY = 1_000_000_000
 
 COUNT = """
 import sys
-from pipeline.runtime import create_session
-from pipeline.sources import Selection, parse_source, read_records
+from pipeline.runtime.session import create_session
+from pipeline.sources.records import Selection, parse_source, read_records
 source = parse_source(sys.argv[1])
 spark = create_session("count", formats=source.formats)
 records = read_records(spark, source, Selection())

@@ -32,6 +32,7 @@ from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_edge
 from app.settings.model import Settings
 from app.stores import create_indexes
+from dedupe.decide.layout import Layout
 from dedupe.model.clock import SystemClock
 from dedupe.model.identity import Identity
 from dedupe.router import Router
@@ -61,7 +62,7 @@ async def ingest_application() -> AsyncIterator[tuple[ASGIApp, BodyMemory]]:
     with tempfile.TemporaryDirectory() as folder:
         native = os.environ.get("GATEWAY_NATIVE", "off")
         settings = make_settings(mode="development", data_dir=Path(folder), native=native)
-        indexes = create_indexes(settings)
+        indexes = create_indexes(settings, Layout(settings.log.partitions), SystemClock())
         router = _router(settings, indexes)
         edge, memory = _edge(settings, router)
         lanes = [asyncio.create_task(lane.run()) for lane in router.all_lanes]

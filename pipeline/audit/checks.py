@@ -123,7 +123,8 @@ def check_records(records: DataFrame, partitions: int | None) -> DataFrame:
 
     Args:
         records: schema.RECORD, and `changed` if columns were compared (pipeline/audit/columns.py).
-        partitions: how many the topic has; None if that is unknown.
+        partitions: how many the topic began with; None if that is unknown. Each that was divided off since
+            has a multiple of that between its number and that of its first ancestor.
 
     Returns:
         topic, partition, offset, timestamp, message_id, source, flaw, event_key, fingerprint,
@@ -161,7 +162,7 @@ def check_records(records: DataFrame, partitions: int | None) -> DataFrame:
     is_whole = F.col("flaw").isNull() & ~is_other_version
     judged = own.select(
         "*",
-        F.nullif(routed, F.col("partition")).alias("expected_partition"),
+        F.nullif(routed, F.col("partition") % (partitions or 1)).alias("expected_partition"),
         F.when(is_whole & ~F.col("is_as_written"), "its content differs from its checksum")
         .when(is_whole, F.col("changed"))
         .alias("altered"),

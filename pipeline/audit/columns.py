@@ -20,6 +20,15 @@ _CONTENT = ("key", "value", "source", "gw")
 _SHA = 256
 
 
+def read_with_stored(spark: SparkSession, source: LakeSource, selection: Selection) -> DataFrame:
+    """Return the records of an archive in schema.RECORD, and DERIVED but `value` as they are stored."""
+    archive = read_lake(spark, source)
+    others = [name for name in DERIVED if name in archive.columns and name != "value"]
+    stored = F.struct(*others).alias("stored")
+    records = archive.select("*", stored).transform(from_archive, "stored").transform(within, selection)
+    return records.select(*RECORD.names, "stored.*")
+
+
 def read_with_changes(spark: SparkSession, source: LakeSource, selection: Selection) -> DataFrame:
     """
     Return the records of an archive in schema.RECORD, with `changed`.

@@ -61,12 +61,12 @@ def wrong_keys(records: DataFrame, *, secret: bytes, partitions: int) -> DataFra
     Args:
         records: schema.RECORD.
         secret: the deployment's.
-        partitions: how many the topic has.
+        partitions: how many the topic began with, see checks.check_records.
 
     Returns:
         kind, partition, offset, message_id, source, detail.
     """
-    find = _finder(secret, partitions)
+    find = finder(secret, partitions)
     return records.select(*_Record._fields).mapInArrow(find, from_arrow_schema(_WRONG_KEYS))
 
 
@@ -91,7 +91,9 @@ class _Record(NamedTuple):
         return LogRecord(self.offset, 0, self.key, b"", headers)
 
 
-def _finder(secret: bytes, partitions: int) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+def finder(secret: bytes, partitions: int) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    """Return the function that finds the rows of wrong_keys in batches of schema.RECORD."""
+
     def find(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         identity = Identity(secret)
         for batch in batches:
@@ -111,7 +113,9 @@ def _wrong_key(identity: Identity, partitions: int, record: _Record) -> _Row | N
         parsed = parse_identity(log_record)
     except LogCorruptError:
         return None
-    if is_identified_by(log_record, parsed, identity, partition=record.partition, partitions=partitions):
+    if is_identified_by(
+        log_record, parsed, identity, partition=record.partition % partitions, partitions=partitions
+    ):
         return None
     place = f"partition {record.partition} of {partitions}"
     detail = f"key {parsed.key.hex()} is not of this secret, or not in {place}"

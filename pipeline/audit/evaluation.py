@@ -4,7 +4,7 @@ Runs the checks and collects their rows in the driver: at most ROWS_MAX of a sum
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import reduce
 from itertools import groupby
 from operator import itemgetter, or_
@@ -44,14 +44,26 @@ def summarize(
     counted_ranges: Mapping[int, tuple[int, int]],
 ) -> tuple[list[PartitionSummary], Timeline]:
     """Read all records once, and return a summary of each partition and how many records came when."""
-    linked = stretches.linked(stretches.stretches(checked, counted_ranges), preceding)
-    rows: list[Row] = []
+    return summarize_stretches(stretches.stretches(checked, counted_ranges), preceding)
+
+
+def summarize_stretches(
+    rows: DataFrame, preceding: Mapping[int, PrecedingRecord]
+) -> tuple[list[PartitionSummary], Timeline]:
+    """Return what `summarize` does, of rows of stretches.stretches."""
+    linked = stretches.linked(rows, preceding)
+    found: list[Row] = []
     for step_s in ROW_STEPS_S:
         summarized = stretches.summarized(linked, step_s)
         is_last = step_s == ROW_STEPS_S[-1]
-        rows = (summarized if is_last else summarized.limit(ROWS_MAX + 1)).collect()
-        if len(rows) <= ROWS_MAX:
+        found = (summarized if is_last else summarized.limit(ROWS_MAX + 1)).collect()
+        if len(found) <= ROWS_MAX:
             break
+    return summaries_of([row.asDict() for row in found], step_s)
+
+
+def summaries_of(rows: Sequence[Mapping[str, Any]], step_s: int) -> tuple[list[PartitionSummary], Timeline]:
+    """Aggregate rows of stretches.summarized, whose steps are this wide."""
     partitions = groupby(sorted(rows, key=itemgetter("partition")), key=itemgetter("partition"))
     return [_summary(p, list(of_partition)) for p, of_partition in partitions], _timeline(rows, step_s)
 
@@ -88,16 +100,11 @@ def find_repeats(checked: DataFrame, linked: DataFrame | None, bounds: DedupeBou
     return collect_findings(reduce(DataFrame.unionByName, found)) if found else {}
 
 
-def find_notices(
-    checked: DataFrame, summaries: Sequence[PartitionSummary], *, retention: timedelta | None
-) -> dict[str, Finding]:
-    """Return records older than the retention, if one is given, and how many are unproved or erased."""
+def count_notices(summaries: Sequence[PartitionSummary]) -> dict[str, Finding]:
+    """Return how many records are unproved or erased."""
     unproved = [(s.partition, s.unproved, s.first_unproved) for s in summaries]
     erased = [(s.partition, s.erased, s.first_erased) for s in summaries]
-    notices = _counted(checks.UNPROVED, unproved) | _counted(checks.ERASED, erased)
-    if retention is None:
-        return notices
-    return notices | collect_findings(checks.outside_retention(checked, retention))
+    return _counted(checks.UNPROVED, unproved) | _counted(checks.ERASED, erased)
 
 
 def _counted(kind: str, partitions: Sequence[tuple[int, int, int | None]]) -> dict[str, Finding]:
@@ -178,7 +185,7 @@ def collect_findings(affected: DataFrame) -> dict[str, Finding]:
     return findings
 
 
-def _summary(partition: int, rows: Sequence[Row]) -> PartitionSummary:
+def _summary(partition: int, rows: Sequence[Mapping[str, Any]]) -> PartitionSummary:
     """Aggregate rows of `stretches.summarized` of one partition."""
 
     def known(name: str) -> list[Any]:
@@ -205,7 +212,7 @@ def _summary(partition: int, rows: Sequence[Row]) -> PartitionSummary:
     )
 
 
-def _timeline(rows: Sequence[Row], row_step_s: int) -> Timeline:
+def _timeline(rows: Sequence[Mapping[str, Any]], row_step_s: int) -> Timeline:
     """Aggregate rows of `stretches.summarized` of one step, into at most TIMES_MAX steps."""
     step_s = _step_s([row["begins_s"] for row in rows], row_step_s)
     records: Counter[int] = Counter()

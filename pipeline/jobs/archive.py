@@ -39,6 +39,7 @@ def archive(
     interval: options.IntervalOption = options.INTERVAL,
     batch_offsets: options.BatchOption = options.BATCH_OFFSETS,
     metrics_port: options.MetricsPortOption = None,
+    metrics_file: options.MetricsFileOption = None,
     remote: options.RemoteOption = None,
     conf: options.ConfOption = None,
 ) -> None:
@@ -57,7 +58,7 @@ def archive(
     spark = start_session("archive", source, lake, remote=remote, conf=conf)
     log_progress(f"reading {source}")
     checkpoint = checkpoint or default_checkpoint(lake.path, f"archive-{lake.format}", origin.id)
-    plan = StreamPlan("archive", source, checkpoint, once, interval, metrics_port)
+    plan = StreamPlan("archive", source, checkpoint, once, interval, metrics_port, metrics_file)
     output = SinkPlan(lake_sink(lake), archived, recovers=recover, accepts_loss=accept_loss)
-    rows = run_to_sink(spark, plan, origin, output, offsets_per_batch=batch_offsets)
-    print(f"{rows:,} records archived in {lake}")
+    stored = run_to_sink(spark, plan, origin, output, offsets_per_batch=batch_offsets)
+    print(f"{stored.read:,} records archived in {lake}")

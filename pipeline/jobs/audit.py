@@ -10,14 +10,17 @@ from pyspark.sql import SparkSession
 
 from pipeline.audit.deep import identity_secret
 from pipeline.audit.inputs import comparison_of, with_input
+from pipeline.audit.prepared import AuditRequest, Engine
 from pipeline.audit.reconciliation import load_stats
 from pipeline.audit.report import check_folder, print_text, write_report
-from pipeline.audit.run_audit import AuditRequest, run_audit
+from pipeline.audit.run_audit import run_audit
 from pipeline.audit.scope import Scope
 from pipeline.runtime import options
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
-from pipeline.sinks.lake import published_ledger
+from pipeline.sinks.lake import local_ledger, published_ledger
+from pipeline.sinks.ledger import Ledger
+from pipeline.sources.local import LocalRecords
 from pipeline.sources.records import LakeSource, Offsets, Selection, Source, parse_source
 
 StatsOption = Annotated[
@@ -58,6 +61,14 @@ PartitionsOption = Annotated[
     int | None,
     typer.Option("--partitions", min=1, help="of the topic; needed for an archive without a ledger"),
 ]
+BegunWithOption = Annotated[
+    int | None,
+    typer.Option(
+        "--begun-with",
+        min=1,
+        help="partitions that the topic began with, if `gateway reshard` has divided it since",
+    ),
+]
 WindowOption = Annotated[
     timedelta | None,
     options.duration_option("--window", "the gateway's GATEWAY_WINDOW; default: of --stats"),
@@ -69,6 +80,14 @@ IndexKeysMaxOption = Annotated[
 RetentionOption = Annotated[
     timedelta | None,
     options.duration_option("--retention", "list records older than this"),
+]
+EngineOption = Annotated[
+    Engine,
+    typer.Option(
+        "--engine",
+        help="local: without Java, a log:// or an archive in a folder, only if it is clean; auto: local for "
+        "up to 5 million records, and Spark for others and to name what is wrong",
+    ),
 ]
 InputOption = Annotated[
     str | None,
@@ -120,10 +139,12 @@ def audit(
     deep: DeepOption = False,
     shallow: ShallowOption = False,
     partitions: PartitionsOption = None,
+    begun_with: BegunWithOption = None,
     window: WindowOption = None,
     index_keys_max: IndexKeysMaxOption = None,
     retention: RetentionOption = None,
     since_last: SinceLastOption = None,
+    engine: EngineOption = Engine.AUTO,
     input_name: InputOption = None,
     inputs_file: InputsFileOption = None,
     input_from: InputFromOption = None,
@@ -144,6 +165,7 @@ def audit(
         against=against,
         stats=load_stats(stats, admin_token) if stats else None,
         partitions=partitions,
+        begun_with=begun_with,
         window=window,
         index_keys_max=index_keys_max,
         retention=retention,
@@ -151,6 +173,8 @@ def audit(
         is_shallow=shallow,
         since_last=since_last,
         read_ledger=partial(_ledger, source),
+        read_local_ledger=_local_ledger,
+        engine=engine,
     )
     is_whole = since_last is None and request.selection.is_everything
     compared = comparison_of(source, input_name, inputs_file, input_from, is_whole=is_whole)
@@ -167,8 +191,15 @@ def audit(
 
 
 def _ledger(source: Source, spark: SparkSession) -> Scope | None:
+    return _scope(published_ledger(spark, source)) if isinstance(source, LakeSource) else None
+
+
+def _local_ledger(records: LocalRecords) -> Scope | None:
+    return _scope(local_ledger(records))
+
+
+def _scope(ledger: Ledger | None) -> Scope | None:
     """Return the scope of an archive's ledger; None if it has none, or one without offsets, as a copy."""
-    ledger = published_ledger(spark, source) if isinstance(source, LakeSource) else None
     if ledger is None or ledger.partitions == 0:
         return None
     ends = ledger.records_end

@@ -42,6 +42,7 @@ def minute_counts(
     interval: options.IntervalOption = options.INTERVAL,
     batch_offsets: options.BatchOption = options.BATCH_OFFSETS,
     metrics_port: options.MetricsPortOption = None,
+    metrics_file: options.MetricsFileOption = None,
     remote: options.RemoteOption = None,
     conf: options.ConfOption = None,
 ) -> None:
@@ -64,10 +65,10 @@ def minute_counts(
     spark = start_session(JOB, source, remote=remote, conf=conf)
     log_progress(f"reading {source}")
     sink = ParquetFolder(path) if to.startswith(PARQUET) else PostgresCounts(to)
-    plan = StreamPlan(JOB, source, checkpoint, once, interval, metrics_port)
+    plan = StreamPlan(JOB, source, checkpoint, once, interval, metrics_port, metrics_file)
     output = SinkPlan(sink, _counted, recovers=recover, accepts_loss=accept_loss)
-    rows = run_to_sink(spark, plan, origin, output, offsets_per_batch=batch_offsets)
-    print(f"{rows:,} events counted")
+    stored = run_to_sink(spark, plan, origin, output, offsets_per_batch=batch_offsets)
+    print(f"{stored.read:,} events counted")
 
 
 def _counted(records: DataFrame) -> DataFrame:

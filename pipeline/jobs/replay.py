@@ -52,6 +52,7 @@ def replay(
     to_offsets: options.ToOffsetsOption = None,
     batch_offsets: options.BatchOption = 50_000,
     metrics_port: options.MetricsPortOption = None,
+    metrics_file: options.MetricsFileOption = None,
     remote: options.RemoteOption = None,
     conf: options.ConfOption = None,
 ) -> None:
@@ -69,6 +70,6 @@ def replay(
         spark, source, job="replay", offsets_per_batch=batch_offsets, selection=selection
     )
     poster = BatchPoster(GatewayTarget(gateway, dict(write_key or []), rate, connections))
-    plan = StreamPlan("replay", source, checkpoint, True, options.INTERVAL, metrics_port)
+    plan = StreamPlan("replay", source, checkpoint, True, options.INTERVAL, metrics_port, metrics_file)
     run_stream(records.writeStream.foreachBatch(poster), plan)
     print(poster.counts)

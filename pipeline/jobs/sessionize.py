@@ -6,16 +6,24 @@ from functools import partial
 from typing import Annotated
 
 import typer
+from pyspark.sql import SparkSession
 
+from pipeline.errors import PipelineError, UsageError
 from pipeline.runtime import options
 from pipeline.runtime.checkpoint import default_checkpoint
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
+from pipeline.runtime.stall import stalled_partitions
 from pipeline.runtime.streams import StreamPlan
-from pipeline.sinks.batch_writer import SinkPlan, run_to_sink
+from pipeline.sinks.batch_writer import SinkPlan, Stored, run_to_sink, store_counted
+from pipeline.sinks.ledger import CheckpointBatch, Ledger
 from pipeline.sinks.parquet import ParquetFolder
-from pipeline.sources.origin import origin_of
+from pipeline.sources.extent import ranges_of, selection_of
+from pipeline.sources.origin import Origin, origin_of
+from pipeline.sources.records import Selection, Source, read_records
 from pipeline.transforms.clean_topic import sessions
+
+JOB = "sessionize"
 
 
 class Owner(StrEnum):
@@ -61,12 +69,21 @@ def sessionize(
             "--lateness earlier",
         ),
     ] = Clock.LOG,
+    close: Annotated[
+        bool,
+        typer.Option(
+            "--close",
+            help="store all sessions of the source, the last ones too, at once in an --out of its own: for a "
+            "source that has ended",
+        ),
+    ] = False,
     checkpoint: options.CheckpointOption = None,
     recover: options.RecoverOption = False,
     once: options.OnceOption = False,
     interval: options.IntervalOption = options.INTERVAL,
     batch_offsets: options.BatchOption = options.BATCH_OFFSETS,
     metrics_port: options.MetricsPortOption = None,
+    metrics_file: options.MetricsFileOption = None,
     remote: options.RemoteOption = None,
     conf: options.ConfOption = None,
 ) -> None:
@@ -76,14 +93,14 @@ def sessionize(
     A session is stored when it has ended by log time; until then it is in the job's state, also after
     --once. That state is in the checkpoint alone: without it, begin anew with another --out.
     """
-    log_progress = progress_logger("sessionize")
+    if close and checkpoint is not None:
+        raise UsageError("--close keeps no state, so it takes no --checkpoint")
+    log_progress = progress_logger(JOB)
     log_progress(f"asking {source}")
     origin = origin_of(source)
     log_progress("starting Spark")
-    spark = start_session("sessionize", source, remote=remote, conf=conf)
+    spark = start_session(JOB, source, remote=remote, conf=conf)
     log_progress(f"reading {source}")
-    checkpoint = checkpoint or default_checkpoint(out, "sessionize", origin.id)
-    plan = StreamPlan("sessionize", source, checkpoint, once, interval, metrics_port)
     compute = partial(
         sessions,
         gap=gap,
@@ -91,6 +108,41 @@ def sessionize(
         by_visitor=by is Owner.VISITOR,
         by_event_time=clock is Clock.EVENT,
     )
+    if close:
+        closed = _closed(spark, source, origin, SinkPlan(ParquetFolder(out), compute, keeps_state=True))
+        print(f"{closed:,} sessions closed; they are in parquet://{out}")
+        return
+    checkpoint = checkpoint or default_checkpoint(out, JOB, origin.id)
+    plan = StreamPlan(JOB, source, checkpoint, once, interval, metrics_port, metrics_file)
     output = SinkPlan(ParquetFolder(out), compute, keeps_state=True, recovers=recover)
-    rows = run_to_sink(spark, plan, origin, output, offsets_per_batch=batch_offsets)
-    print(f"{rows:,} events read; the sessions are in parquet://{out}")
+    stored = run_to_sink(spark, plan, origin, output, offsets_per_batch=batch_offsets)
+    told = _told(stored, gap + lateness)
+    print(f"{stored.read:,} events read; {told}; the sessions are in parquet://{out}")
+
+
+def _told(stored: Stored, pause: timedelta) -> str:
+    """Return how many sessions were stored, and when those in the state will be."""
+    totals = stored.totals
+    closed = f"{stored.rows:,} sessions closed"
+    if not totals.state_rows or totals.watermark is None:
+        return closed
+    # A session ends a gap after its last event, which is at most a lateness newer than the watermark.
+    until = totals.watermark + pause + timedelta(seconds=1)
+    return f"{closed}, {totals.state_rows:,} open until events of about {until:%Y-%m-%dT%H:%M:%SZ} come"
+
+
+def _closed(spark: SparkSession, source: Source, origin: Origin, output: SinkPlan) -> int:
+    """
+    Store all sessions of a source in one commit, and return how many.
+
+    Raises:
+        PipelineError: the output is not empty, or an open transaction holds records back.
+    """
+    if stalled := stalled_partitions(source):
+        raise PipelineError("; ".join(stalled))
+    if output.sink.ledger(spark) is not None:
+        raise PipelineError("--close needs an --out of its own, and this one holds sessions: name another")
+    ranges = ranges_of(source, Selection()) or {}
+    records = read_records(spark, source, selection_of(ranges))
+    ledger = Ledger(JOB, 1, origin.id, origin.partitions, ranges, ranges, batch=CheckpointBatch("close", 0))
+    return store_counted(output.sink, output.compute(records), ledger)

@@ -1,5 +1,6 @@
 """A folder of any file system that Spark reaches, through Hadoop: list, read, create, move, delete."""
 
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -121,3 +122,23 @@ def read_if_there(reader: DataFrameReader, path: str, *columns: str) -> list[Row
 def is_remote(spark: SparkSession) -> bool:
     """Whether the session is a client of Spark Connect."""
     return "connect" in type(spark).__module__
+
+
+class LocalFolder:
+    """A folder of this machine, to read without Spark; names are relative to it."""
+
+    def __init__(self, path: str) -> None:
+        self._root = Path(path)
+
+    def names(self, name: str = "") -> list[str]:
+        """Return the names in it, or in a folder of it; nothing if that does not exist."""
+        folder = self._root / name
+        return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+
+    def files(self) -> list[str]:
+        """Return the files in it and below, as paths relative to it."""
+        return [str(path.relative_to(self._root)) for path in self._root.rglob("*") if path.is_file()]
+
+    def read(self, name: str) -> str:
+        """Return a text file."""
+        return (self._root / name).read_text()

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -161,6 +162,15 @@ MetricsPortOption = Annotated[
     int | None,
     typer.Option(
         "--metrics-port", envvar="PIPELINE_METRICS_PORT", help="serve Prometheus metrics on this port"
+    ),
+]
+MetricsFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--metrics-file",
+        metavar="FILE",
+        envvar="PIPELINE_METRICS_FILE",
+        help="write Prometheus metrics there, for the textfile collector: of jobs with --once",
     ),
 ]
 

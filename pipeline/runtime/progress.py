@@ -8,17 +8,29 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
 from typing import Self, TypeAlias
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    disable_created_metrics,
+    start_http_server,
+    write_to_textfile,
+)
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
 from pipeline.runtime.checkpoint import parse_offsets
+from pipeline.sources.records import Offsets
 
 _JOB = ("job",)
+FIRST_WATERMARK = "1970-01-01T00:00:00.000Z"
+"""Of a stream that has not read anything yet."""
 
 Progress: TypeAlias = Callable[[str], None]
 """Reports the step that a job begins, in a few words."""
@@ -37,12 +49,21 @@ def progress_logger(job: str) -> Progress:
 class StreamProgress:
     """Reports each batch of a stream once. A context manager, which ends the bar and the metrics' port."""
 
-    def __init__(self, job: str, metrics_port: int | None) -> None:
-        """Serve metrics on a port, if one is given; 0 takes a free one."""
-        self._job = job
+    def __init__(self, job: str, metrics_port: int | None, metrics_file: Path | None = None) -> None:
+        """
+        Serve metrics on a port, if one is given; 0 takes a free one.
+
+        With a file they are also written there, after each batch and at the end, for the textfile collector.
+        """
+        self._job, self._file = job, metrics_file
         self._next_batch = 0
+        self.read_to: Offsets | None = None
+        """Where the last batch ended, by partition; empty if the source has no offsets, None if unknown."""
         self.rows = 0
-        registry = CollectorRegistry()
+        self.state_rows = 0
+        self.watermark: datetime | None = None
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = registry = CollectorRegistry()
 
         def gauge(name: str, meaning: str) -> Gauge:
             return Gauge(name, meaning, _JOB, registry=registry).labels(job)
@@ -54,6 +75,13 @@ class StreamProgress:
         self._batches = counter("pipeline_batches_total", "Batches with rows.")
         self._late = counter("pipeline_late_rows_total", "Rows dropped as too late.")
         self._lag = gauge("pipeline_lag_offsets", "Offsets still to read.")
+        self._partition_lags = Gauge(
+            "pipeline_partition_lag_offsets",
+            "Offsets still to read of a partition.",
+            (*_JOB, "partition"),
+            registry=registry,
+        )
+        self._heartbeat = gauge("pipeline_heartbeat_timestamp_seconds", "When the job last was at work.")
         self._seconds = gauge("pipeline_batch_seconds", "Time of the last batch.")
         self._time = gauge("pipeline_last_batch_timestamp_seconds", "When it ended.")
         self._state = gauge("pipeline_state_rows", "Rows of state.")
@@ -73,6 +101,7 @@ class StreamProgress:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+        self._write()
         if self._server is not None:
             server, thread = self._server
             server.shutdown()
@@ -81,10 +110,27 @@ class StreamProgress:
 
     def report_batches(self, batches: list[StreamingQueryProgress]) -> None:
         """Report those of the batches that are new."""
+        if batches:
+            # Also of one without rows, which moves the watermark.
+            self.state_rows = sum(state.numRowsTotal for state in batches[-1].stateOperators)
+            watermark = batches[-1].eventTime.get("watermark")
+            if watermark is not None and watermark != FIRST_WATERMARK:
+                self.watermark = datetime.fromisoformat(watermark)
         for batch in batches:
             if batch.batchId >= self._next_batch and batch.numInputRows > 0:
                 self._next_batch = batch.batchId + 1
                 self._report(batch)
+
+    def report_lag(self, lag: Offsets) -> None:
+        """Report the offsets still to read of each partition; nothing of a source without offsets."""
+        for partition, offsets in lag.items():
+            self._partition_lags.labels(self._job, partition).set(offsets)
+        if lag:
+            self._lag.set(sum(lag.values()))
+
+    def beat(self) -> None:
+        """Report that the job is at work."""
+        self._heartbeat.set_to_current_time()
 
     def report_stalls(self, sentences: list[str]) -> None:
         """Report the partitions that an open transaction holds back, one sentence each."""
@@ -99,8 +145,14 @@ class StreamProgress:
         else:
             print(f"{self._job}: {sentence}", file=sys.stderr, flush=True)
 
+    def _write(self) -> None:
+        if self._file is not None:
+            write_to_textfile(str(self._file), self._registry)
+
     def _report(self, batch: StreamingQueryProgress) -> None:
-        lag, late = lag_of(batch), sum(state.numRowsDroppedByWatermark for state in batch.stateOperators)
+        self.read_to, lags = position_of(batch)
+        lag = sum(lags.values()) if lags else None
+        late = sum(state.numRowsDroppedByWatermark for state in batch.stateOperators)
         seconds = batch.batchDuration / 1000
         self.rows += batch.numInputRows
         self._rows_total.inc(batch.numInputRows)
@@ -109,8 +161,8 @@ class StreamProgress:
         self._seconds.set(seconds)
         self._time.set_to_current_time()
         self._state.set(sum(state.numRowsTotal for state in batch.stateOperators))
-        if lag is not None:
-            self._lag.set(lag)
+        self.report_lag(lags)
+        self._write()
         if late:
             self.log(f"batch {batch.batchId} dropped {late:,} rows as too late")
         if self._bar is not None:
@@ -122,13 +174,11 @@ class StreamProgress:
             self.log(f"batch {batch.batchId}: {batch.numInputRows:,} rows, {rate:,.0f} a second{behind}")
 
 
-def lag_of(batch: StreamingQueryProgress) -> int | None:
-    """Return how many offsets the sources hold beyond a batch; None if a source has no offsets."""
-    lag = 0
+def position_of(batch: StreamingQueryProgress) -> tuple[Offsets, Offsets]:
+    """Return where a batch ends and how far that is behind, by partition; empty without offsets."""
     # The fields of the progress object hold offsets as Python's text of a dict, which is no JSON.
-    for source in json.loads(batch.json)["sources"]:
-        end, latest = (parse_offsets(source.get(name))[1] for name in ("endOffset", "latestOffset"))
-        if not latest or not end:
-            return None
-        lag += sum(latest.values()) - sum(end.get(partition, 0) for partition in latest)
-    return lag
+    (source,) = json.loads(batch.json)["sources"]
+    end, latest = (parse_offsets(source.get(name))[1] for name in ("endOffset", "latestOffset"))
+    if not latest or not end:
+        return end, {}
+    return end, {partition: offset - end.get(partition, 0) for partition, offset in latest.items()}

@@ -10,16 +10,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from pipeline.errors import PipelineError
+from pipeline.runtime.lag import LagMonitor
 from pipeline.runtime.progress import StreamProgress
 from pipeline.runtime.stall import StallMonitor, stalled_partitions
-from pipeline.sources.records import Source
+from pipeline.sources.records import Offsets, Source
 
 POLL_INTERVAL_S = 0.5
 FINISH_TIMEOUT_S = 600.0
@@ -36,11 +39,26 @@ class StreamPlan:
     is_once: bool
     interval: timedelta
     metrics_port: int | None
+    metrics_file: Path | None = None
 
 
-def run_stream(writer: DataStreamWriter, plan: StreamPlan) -> int:
+class StreamTotals(NamedTuple):
+    """What a stream has read, and the state it leaves."""
+
+    rows: int
+    state_rows: int
+    watermark: datetime | None
+    """Of a stream with state: it expects no rows of before."""
+
+
+def run_stream(writer: DataStreamWriter, plan: StreamPlan, *, read_to: Offsets | None = None) -> StreamTotals:
     """
-    Run the query and return how many rows it read.
+    Run the query and return its totals.
+
+    Args:
+        writer: of the query.
+        plan: how it runs.
+        read_to: where it continues; None if that is unknown until its first batch.
 
     Raises:
         PipelineError: an open transaction held back records from a job with --once.
@@ -51,7 +69,10 @@ def run_stream(writer: DataStreamWriter, plan: StreamPlan) -> int:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{int(plan.interval.total_seconds())} seconds")
-    with StreamProgress(plan.job, plan.metrics_port) as progress, _stop_signals() as stop:
+    progress = StreamProgress(plan.job, plan.metrics_port, plan.metrics_file)
+    if read_to is not None:
+        progress.read_to = read_to
+    with progress, _stop_signals() as stop:
         query = writer.start()
         try:
             _watch(query, plan, progress, stop)
@@ -60,13 +81,16 @@ def run_stream(writer: DataStreamWriter, plan: StreamPlan) -> int:
         if plan.is_once and not stop.is_set() and (stalled := stalled_partitions(plan.source)):
             progress.report_stalls(stalled)
             raise PipelineError(f"{plan.job} read all it could, and {len(stalled)} partitions are stalled")
-        return progress.rows
+        return StreamTotals(progress.rows, progress.state_rows, progress.watermark)
 
 
 def _watch(query: StreamingQuery, plan: StreamPlan, progress: StreamProgress, stop: threading.Event) -> None:
-    monitor = StallMonitor(plan.source)
+    monitor, lag = StallMonitor(plan.source), LagMonitor(plan.source)
     while not query.awaitTermination(POLL_INTERVAL_S):  # type: ignore[arg-type]  # fractions are fine
         progress.report_batches(query.recentProgress)
+        progress.beat()
+        if progress.read_to is not None and (behind := lag.poll(progress.read_to)) is not None:
+            progress.report_lag(behind)
         if stop.is_set():
             _finish_batch(query)
             break

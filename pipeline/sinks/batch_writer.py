@@ -9,14 +9,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
 
 from pipeline.errors import PipelineError
 from pipeline.runtime.checkpoint import Checkpoint
-from pipeline.runtime.streams import StreamPlan, run_stream
+from pipeline.runtime.streams import StreamPlan, StreamTotals, run_stream
 from pipeline.sinks.ledger import (
     CheckpointBatch,
     Ledger,
@@ -66,11 +67,24 @@ class SinkPlan:
         return self.keeps_state or not origin.has_offsets
 
 
+class Stored(NamedTuple):
+    """What a job has done."""
+
+    totals: StreamTotals
+    rows: int
+    """Stored, by a job with state."""
+
+    @property
+    def read(self) -> int:
+        """Rows read."""
+        return self.totals.rows
+
+
 def run_to_sink(
     spark: SparkSession, plan: StreamPlan, origin: Origin, output: SinkPlan, *, offsets_per_batch: int
-) -> int:
+) -> Stored:
     """
-    Run a job's stream into its sink, and return how many rows it read.
+    Run a job's stream into its sink, and return what it did.
 
     Raises:
         PipelineError: sink, checkpoint and source do not belong together.
@@ -90,7 +104,10 @@ def run_to_sink(
         plan.job, Checkpoint(plan.checkpoint), origin, output, ledger, partial(records_ends, plan.source)
     )
     try:
-        return run_stream(records.writeStream.foreachBatch(writer), plan)
+        totals = run_stream(
+            records.writeStream.foreachBatch(writer), plan, read_to=start_offsets(ledger, origin)
+        )
+        return Stored(totals, writer.stored)
     except StreamingQueryException as err:
         # Spark's error says only that records are gone, not which ones and what to do.
         if sentence := _retention_loss(spark, plan, output):
@@ -131,6 +148,13 @@ def _retention_loss(spark: SparkSession, plan: StreamPlan, output: SinkPlan) -> 
     return None
 
 
+def store_counted(sink: Sink, rows: DataFrame, ledger: Ledger) -> int:
+    """Store rows, and return how many."""
+    counted = Observation()
+    sink.store(rows.observe(counted, F.count(F.lit(1)).alias("rows")), ledger)
+    return int(counted.get["rows"])
+
+
 @dataclass
 class BatchWriter:
     """Stores each batch of a stream once; the function of `foreachBatch`."""
@@ -141,6 +165,8 @@ class BatchWriter:
     output: SinkPlan
     ledger: Ledger | None  # of the sink now
     find_records_ends: Callable[[OffsetRanges], Offsets]
+    stored: int = 0
+    """Rows, of a job with state."""
     _read_to: Offsets = field(default_factory=dict)
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
@@ -154,11 +180,16 @@ class BatchWriter:
         by_batch = self.output.counts_batches(self.origin)
         batch = CheckpointBatch(self.checkpoint.query(spark) or "", batch_id) if by_batch else None
         ledger = next_ledger(self.ledger, self.origin, ends, job=self.job, batch=batch)
-        if ledger is not None:
+        if ledger is None:
+            print(f"{self.job}: batch {batch_id} is stored already, by an earlier run", file=sys.stderr)
+        else:
             if not by_batch:
                 rows = self._not_held(rows)
             ledger = with_records_end(ledger, self.ledger, self._records_ends(ledger.added))
-            self.output.sink.store(rows if self.output.keeps_state else self.output.compute(rows), ledger)
+            if self.output.keeps_state:
+                self.stored += store_counted(self.output.sink, rows, ledger)
+            else:
+                self.output.sink.store(self.output.compute(rows), ledger)
             self.ledger = ledger
         self._read_to = ends
 

@@ -5,6 +5,7 @@ Of two jobs that commit number N, Delta fails the second one or leaves out its r
 ledger again after each commit and compares it with its own.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -83,5 +84,9 @@ class DeltaTable:
         """Return the ledgers of the last commits, or of the whole history."""
         limit = "" if commits is None else f" LIMIT {commits}"
         history = spark.sql(f"DESCRIBE HISTORY {self.name}{limit}").select("userMetadata").collect()
-        texts = (row["userMetadata"] or "" for row in history)
-        return [Ledger.from_json(text) for text in texts if text.startswith('{"version":')]
+        return ledgers_in(row["userMetadata"] or "" for row in history)
+
+
+def ledgers_in(messages: Iterable[str]) -> list[Ledger]:
+    """Return the ledgers among the user metadata of a table's commits."""
+    return [Ledger.from_json(text) for text in messages if text.startswith('{"version":')]

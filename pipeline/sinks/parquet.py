@@ -13,13 +13,15 @@ lists older files: days may be deleted, and old manifests are.
 
 import json
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.errors import PipelineError
-from pipeline.runtime.folder import Folder, require_empty
+from pipeline.runtime.folder import Folder, LocalFolder, require_empty
 from pipeline.sinks.ledger import Ledger
 
 MANIFESTS = "_gateway"
@@ -48,12 +50,11 @@ class ParquetFolder:
 
     def published_ledger(self, spark: SparkSession) -> Ledger | None:
         """Return the ledger of what readers see, without a change; None if no job has written there."""
-        manifest = _last_manifest(Folder(spark, self.path))
-        if manifest is None:
-            return None
-        staged = Folder(spark, f"{self._staging}/{manifest['staged']}").files()
-        ledger = _ledger_of(manifest)
-        return ledger if set(manifest["files"]).isdisjoint(staged) else ledger.before_last
+        return self._published(partial(Folder, spark))
+
+    def local_ledger(self) -> Ledger | None:
+        """Return `published_ledger` of a folder of this machine, without Spark."""
+        return self._published(LocalFolder)
 
     def store(self, rows: DataFrame, ledger: Ledger) -> None:
         spark = rows.sparkSession
@@ -78,6 +79,14 @@ class ParquetFolder:
         # Beside the output, since some readers take every file below it.
         return f"{self.path.rstrip('/')}.staging"
 
+    def _published(self, open_folder: Callable[[str], Folder | LocalFolder]) -> Ledger | None:
+        manifest = _last_manifest(open_folder(self.path))
+        if manifest is None:
+            return None
+        staged = open_folder(f"{self._staging}/{manifest['staged']}").files()
+        ledger = _ledger_of(manifest)
+        return ledger if set(manifest["files"]).isdisjoint(staged) else ledger.before_last
+
     def _move(self, spark: SparkSession, manifest: dict[str, Any]) -> None:
         """Move the files of a commit to where readers look, unless they are there."""
         staged, out = Folder(spark, f"{self._staging}/{manifest['staged']}"), Folder(spark, self.path)
@@ -98,7 +107,7 @@ def _manifest(commit: int) -> str:
     return f"{MANIFESTS}/{commit:020}.json"
 
 
-def _last_manifest(out: Folder) -> dict[str, Any] | None:
+def _last_manifest(out: Folder | LocalFolder) -> dict[str, Any] | None:
     numbers = _commits(out)
     return dict(json.loads(out.read(_manifest(numbers[-1])))) if numbers else None
 
@@ -107,7 +116,7 @@ def _ledger_of(manifest: dict[str, Any]) -> Ledger:
     return Ledger.from_json(json.dumps(manifest["ledger"]))
 
 
-def _commits(out: Folder) -> list[int]:
+def _commits(out: Folder | LocalFolder) -> list[int]:
     """Return the numbers of the manifests, ascending."""
     names = (name.removesuffix(".json") for name in out.names(MANIFESTS) if name.endswith(".json"))
     return sorted(int(name) for name in names if name.isdigit())

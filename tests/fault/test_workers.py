@@ -13,17 +13,18 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.fault.conftest import LogUnderTest, kafka_log
+from tests.fault.conftest import PARTITIONS, LogUnderTest, kafka_log
 from tests.support.gateway import Gateway
 from tests.support.http import cli
 from tests.support.peer_proxy import PeerProxy
 from tests.support.processes import HOST, children_of, free_port
-from tests.support.verdict import assert_exactly_once
+from tests.support.verdict import assert_exactly_once, read_kafka
 from tests.support.workers import Worker, Workers, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -111,6 +112,33 @@ async def stop(workers: Workers) -> None:
         await workers.settle()
     assert not load.errors()
     assert not load.refusals(but=[leaving])
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["ends", "killed"])
+async def test_group_is_divided_under_load(
+    workers: Workers, log: LogUnderTest, kafka_bootstrap: str, is_killed: bool
+) -> None:
+    """Workers of before end, or are killed; those that are started anew go on with twice the partitions."""
+    divide = partial(cli, workers.all[0], "reshard", "plan", "--partitions", str(2 * PARTITIONS))
+    async with workers.load():
+        await asyncio.sleep(LOAD_S)
+        done = await asyncio.to_thread(divide, "--notice", "0")
+        assert done.returncode == 0, done.stderr.decode()
+        if is_killed:
+            workers.all[0].kill()
+        for worker in workers.all[is_killed:]:
+            assert await asyncio.to_thread(worker.wait) == 3, worker.log_tail()
+        for worker in workers.all:
+            worker.start(wait=False)
+        for worker in workers.all:
+            await asyncio.to_thread(worker.wait_until_ready)
+        await workers.settle()
+        await asyncio.sleep(LOAD_S)
+
+    await workers.repeat()
+    committed = await read_kafka(kafka_bootstrap, log.env["GATEWAY_TOPIC"], 2 * PARTITIONS)
+    assert {record.partition for record in committed} == set(range(2 * PARTITIONS))
+    assert_exactly_once(committed, workers.clients, begun_with=PARTITIONS)
 
 
 async def freeze(workers: Workers) -> None:

@@ -293,9 +293,9 @@ def assert_sentences(found: Sequence[str], beginnings: Sequence[str]) -> None:
 async def test_partitions_without_leaders_are_waited_for(store: KafkaStore, topic: TopicFactory) -> None:
     name = await topic(partitions=2)
 
-    await kafka_topics._wait_for_leaders(store, spec_of(name, 2))
+    await kafka_topics._wait_for_leaders(store, name, 2)
     with pytest.raises(RetriableError, match=name):
-        await kafka_topics._wait_for_leaders(store, spec_of(name, 3))
+        await kafka_topics._wait_for_leaders(store, name, 3)
 
 
 @pytest.mark.regression("A start failed on a topic that not every broker knew yet.")

@@ -24,6 +24,7 @@ from dedupe.model.identity import Identity
 from dedupe.model.json_number import Number
 from dedupe.model.quarantine import Quarantine
 from dedupe.model.record import EventRecords
+from dedupe.model.slots import PartitionMap
 from dedupe.model.types import Event, Topic
 from dedupe.storage.kafka.fetched import fetched_in, native_decoder
 from dedupe.storage.kafka.record_batch import encode_batch
@@ -66,7 +67,9 @@ class Paths:
     def __init__(
         self, *ignore: str, earlier: Sequence[frozenset[str]] = (), gives_advice: bool = False
     ) -> None:
-        self.native = NativeModule(gateway_native, IDENTITY, PARTITIONS, LIMITS, gives_advice=gives_advice)
+        self.native = NativeModule(
+            gateway_native, IDENTITY, PartitionMap(PARTITIONS), LIMITS, gives_advice=gives_advice
+        )
         self._gives_advice = gives_advice
         self._panics_before = self.native.use.panics
         self._identifiers = [

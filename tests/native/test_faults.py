@@ -19,6 +19,7 @@ from app.native_module import difference_of
 from app.telemetry.native_use import NativeUse
 from dedupe.decide.recovery import PlainRecords, RecordCheck
 from dedupe.model.record import EventRecords
+from dedupe.model.slots import PartitionMap
 from dedupe.model.types import Event
 from dedupe.storage.kafka.fetched import fetched_in
 from dedupe.storage.kafka.record_batch import encode_batch
@@ -76,7 +77,7 @@ def test_events_that_it_fails_to_identify_are_identified_by_the_python_code() ->
     identifier = Identifier(IDENTITY, PARTITIONS, QUARANTINE, LIMITS)
     limits = JSONLimits(9, LIMITS.event_bytes_max)
     expected = identified(at_once(parse_batch(BODY, limits, yield_to_nobody)))
-    native = identifier.native = NativeModule(gateway_native, IDENTITY, PARTITIONS, LIMITS)
+    native = identifier.native = NativeModule(gateway_native, IDENTITY, PartitionMap(PARTITIONS), LIMITS)
     payload = at_once(native.read(BODY, limits, yield_to_nobody, Expected.BATCH))
     found: list[Identified] = []
     assert faults_of(lambda: found.append(identified(payload))) == 1

@@ -107,11 +107,17 @@ async def test_terminated_job_finishes_its_batch_and_goes_on_later(
         metrics = (await client.get(f"http://{HOST}:{port}/metrics")).text
     exit_code = running.terminate()
     await fill_topic(kafka_bootstrap, name, maker.lanes(events(maker, 1000, 1100)))
-    done = job(*command, "--once")
+    done = job(*command, "--once", "--metrics-file", tmp_path / "archive.prom")
 
     assert exit_code == 0, running.said
     assert 'pipeline_rows_total{job="archive"} 1000.0' in metrics
     assert 'pipeline_lag_offsets{job="archive"} 0.0' in metrics
+    for number in range(PARTITIONS):
+        assert f'pipeline_partition_lag_offsets{{job="archive",partition="{number}"}} 0.0' in metrics
+    assert "_created" not in metrics
+    written = (tmp_path / "archive.prom").read_text()
+    assert 'pipeline_rows_total{job="archive"} 100.0' in written
+    assert 'pipeline_heartbeat_timestamp_seconds{job="archive"}' in written
     assert (done.exit_code, done.stdout.split()[0]) == (0, "100"), done
     assert read_lake(spark, LakeSource("delta", str(out))).count() == 1100
 

@@ -48,6 +48,22 @@ def test_clean_lanes_have_nothing_to_name(spark: SparkSession) -> None:
     assert wrong_keys(records, secret=SECRET, partitions=PARTITIONS).collect() == []
 
 
+def test_partition_that_was_divided_off_has_the_keys_of_its_first_ancestor(spark: SparkSession) -> None:
+    maker = RecordMaker()
+    lanes = clean(maker)
+    lanes[2] = [maker.record(maker.event_of(int(place == 7)), partition=2) for place in range(20)]
+
+    records = as_dataframe(spark, lanes)
+    checked = check_records(records, PARTITIONS)
+    found = faulty(check_order(checked, dict.fromkeys(range(3), BEFORE_FIRST))).collect()
+
+    assert [(row["kind"], row["partition"], row["offset"]) for row in found] == [
+        (checks.WRONG_PARTITION, 2, 7)
+    ]
+    wrong = wrong_keys(records, secret=SECRET, partitions=PARTITIONS).collect()
+    assert [(row["kind"], row["partition"], row["offset"]) for row in wrong] == [(checks.WRONG_KEY, 2, 7)]
+
+
 def plant_change(maker: RecordMaker, lanes: Lanes) -> None:
     changed = lanes[0][3].value.replace(b"Tested", b"Forged")
     lanes[0][3] = lanes[0][3]._replace(value=changed)

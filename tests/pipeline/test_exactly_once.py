@@ -293,6 +293,7 @@ def test_counts_of_a_batch_that_is_cut_off_are_stored_once(
     done = job(*command)
 
     assert (dead.exit_code, done.exit_code) == (2, 0), (dead, done)
+    assert ("is stored already, by an earlier run" in done.stderr) == is_stored
     with psycopg.connect(postgres) as connection:
         assert connection.execute("SELECT sum(events) FROM minute_counts").fetchone() == (log.made,)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from pipeline import cli
 from tests.pipeline.conftest import JobRunner
@@ -43,6 +44,35 @@ def test_javas_failure_is_told_with_its_cause_and_without_its_stack() -> None:
 
 def test_failure_of_our_own_within_spark_is_told_by_what_was_raised() -> None:
     assert cli._sentence(PySparkException(PROXY)) == "RuntimeError: the disk is gone (--debug shows where)"
+
+
+NO_JAR = (
+    "java.lang.RuntimeException: java.lang.ClassNotFoundException: "
+    "Class org.apache.hadoop.fs.s3a.S3AFileSystem not found"
+)
+NO_SCHEME = 'org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3a"'
+
+
+def test_missing_file_system_is_told_with_what_to_do() -> None:
+    for text in (NO_JAR, NO_SCHEME):
+        sentence = cli._sentence(Py4JError(f"An error occurred while calling o45.load.\n: {text}\n"))
+        assert sentence.startswith("Spark has no jar of the file system ")
+        assert "org.apache.hadoop:hadoop-aws" in sentence
+
+
+def test_file_beside_the_checksum_of_another_one_is_told_as_that(
+    job: JobRunner, spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.range(9).write.parquet(str(tmp_path / "lake"))
+    for path in (tmp_path / "lake").glob("*.parquet"):
+        path.write_bytes(path.read_bytes().replace(b"PAR1", b"PAR2"))
+
+    source, out = f"parquet://{tmp_path}/lake", f"parquet://{tmp_path}/out"
+    done = job("minute_counts", "--source", source, "--to", out, "--once")
+
+    assert done.exit_code == 2
+    assert "differs from its checksum" in done.stderr.splitlines()[-1]
+    assert ".crc" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("debug", [(), ("--debug",)])

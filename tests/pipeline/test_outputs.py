@@ -128,6 +128,7 @@ def test_backfills_do_what_their_page_says(
     assert [command[0] for command in commands] == [
         "minute_counts",
         "sessionize",
+        "sessionize",
         "archive",
         "audit",
         "replay",
@@ -135,6 +136,8 @@ def test_backfills_do_what_their_page_says(
     ]
     assert accepted == EVENTS
     assert read(spark, tmp_path / "sessions-anew").count() == read(spark, lake / "sessions").count() > 0
+    closed = read(spark, tmp_path / "sessions-closed")
+    assert closed.count() > read(spark, lake / "sessions").count()
     counted = spark.read.parquet(f"{tmp_path}/counts-anew").groupBy().sum("events").collect()
     assert counted == [(EVENTS,)]
     assert spark.read.parquet(f"{tmp_path}/sorted/original").count() == EVENTS

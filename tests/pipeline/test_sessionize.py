@@ -12,6 +12,7 @@ from pipeline.schema import RECORD, SESSIONS
 from pipeline.transforms.clean_topic import sessions
 from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner
+from tests.support.logs import append_to_log
 from tests.support.records import START_MS, RecordMaker, fill_topic
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -117,7 +118,29 @@ async def test_stream_stores_a_session_once_it_is_over(
 
     assert (first.exit_code, second.exit_code, third.exit_code) == (0, 0, 0), (first, second, third)
     assert nothing_yet == []
+    assert "3 events read; 0 sessions closed, 1 open until events of about 2026-01-01T" in first.stdout
+    assert "1 sessions closed, 1 open until" in second.stdout
     assert stored() == [1, 1, 4]
+
+
+async def test_source_that_has_ended_gives_its_last_sessions_too(
+    job: JobRunner, spark: SparkSession, tmp_path: Path
+) -> None:
+    maker = RecordMaker(1)
+    append_to_log(tmp_path / "log", {0: [at(maker, minute) for minute in (0, 10, 20, 300)]})
+    command = ["sessionize", "--source", f"log://{tmp_path}/log", "--out", tmp_path / "sessions", "--close"]
+
+    done, again = job(*command), job(*command)
+
+    assert done.exit_code == 0, done
+    assert "2 sessions closed" in done.stdout
+    rows = spark.read.parquet(str(tmp_path / "sessions")).collect()
+    assert sorted((row["user"], row["events"]) for row in rows) == [("u", 1), ("u", 3)]
+    assert again.exit_code == 2
+    assert "--close needs an --out of its own" in again.stderr
+    stream = job(*command[:-1], "--once")
+    assert stream.exit_code == 2
+    assert "name that --checkpoint, or another output" in stream.stderr
 
 
 def at(maker: RecordMaker, minute: int) -> NewRecord:

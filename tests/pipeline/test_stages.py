@@ -17,7 +17,7 @@ CPU_S_MAX = 2.0  # up to a job's first line; half of it on a free core
 LOG = "log://LOG"
 JOBS = {
     "archive": ["--source", LOG, "--out", "OUT"],
-    "audit": ["--source", LOG],
+    "audit": ["--source", LOG, "--engine", "spark"],
     "minute_counts": ["--source", LOG, "--to", "parquet://OUT"],
     "sessionize": ["--source", LOG, "--out", "OUT"],
     "replay": ["--source", LOG, "--gateway", "http://127.0.0.1:1", "--checkpoint", "OUT"],

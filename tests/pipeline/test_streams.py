@@ -10,11 +10,12 @@ import pytest
 
 from pipeline.errors import PipelineError
 from pipeline.runtime import stall, streams
+from pipeline.runtime.lag import LagMonitor
 from pipeline.runtime.stall import StallMonitor
 from pipeline.sinks import publisher
 from pipeline.sinks.publisher import PostedCounts
 from pipeline.sources.embedded_log import LogStreamReader
-from pipeline.sources.records import KafkaSource
+from pipeline.sources.records import KafkaSource, LogSource
 from tests.support.logs import append_to_log, trim_log
 from tests.support.processes import HOST, free_port
 from tests.support.records import RecordMaker
@@ -111,3 +112,21 @@ def ok(*, accepted: int) -> httpx.Response:
 def post(answer: Any) -> PostedCounts:
     with httpx.Client(base_url="http://gateway", transport=httpx.MockTransport(answer)) as client:
         return publisher._post(client, "web", EVENTS)
+
+
+def test_lag_is_known_before_the_first_batch_and_while_one_hangs(tmp_path: Path) -> None:
+    maker = RecordMaker(2)
+    append_to_log(tmp_path, maker.lanes([maker.event_of(n % 2) for n in range(20)]))
+    monitor = LagMonitor(LogSource(str(tmp_path), "events"), interval_s=0)
+
+    assert lag_at(monitor, {}) == {0: 10, 1: 10}
+    append_to_log(tmp_path, maker.lanes([maker.event_of(0)]))
+    while lag_at(monitor, {0: 10, 1: 10}) != {0: 1, 1: 0}:
+        pass
+    assert lag_at(LagMonitor(SILENT), {}) == {}
+
+
+def lag_at(monitor: LagMonitor, read_to: dict[int, int]) -> dict[int, int]:
+    while (lag := monitor.poll(read_to)) is None:
+        pass
+    return lag

@@ -50,7 +50,7 @@ class SessionWorld(World):
         value = f'{{"messageId":"{message_id}","content":"{content}"}}'.encode()
         return Event(
             self.identity.sequence_key(client_hash, session_hash, sequence),
-            partition_of(client_hash, CLEAN.partitions),
+            self.layout.map.of(client_hash),
             fingerprint_of(value),
             source,
             message_id,

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
 from dedupe.decide.admission import Admission
+from dedupe.decide.layout import Layout
 from dedupe.decide.recovery import RecordCheck
 from dedupe.decide.sessions import SessionPolicy
 from dedupe.decide.window import WindowPolicy
@@ -27,9 +28,9 @@ from dedupe.model.errors import (
     RetriableError,
 )
 from dedupe.model.identity import Identity, fingerprint_of
+from dedupe.model.inherited import place_of
 from dedupe.model.quarantine import Quarantine
 from dedupe.model.record import HEADER_GATEWAY, parse_identity
-from dedupe.model.routing import partition_of
 from dedupe.model.types import Event, Fingerprint, LogRecord, NewRecord, Offset, Topic
 from dedupe.partition.context import LaneContext, LaneTimes
 from dedupe.partition.lane import Lane
@@ -38,7 +39,9 @@ from dedupe.partition.queue import QueueLimits
 from dedupe.partition.state import LaneState
 from dedupe.partition.supervisor import keep_running
 from dedupe.router import Router
+from dedupe.storage.dividing import Division
 from dedupe.storage.index import IndexIdentity
+from dedupe.storage.inheriting_log import inheriting
 from dedupe.storage.log import Crashpoint, no_crashpoint
 from dedupe.storage.notes import PIN, SKIPS, Pin, Skips
 from dedupe.storage.pinning import SessionNotes, load_skips
@@ -111,6 +114,8 @@ class World:
         seen: Seen | None = None,
     ) -> None:
         self.clock = ManualClock()
+        self.layout = Layout(CLEAN.partitions)
+        """Of the clean topic, as the next process finds it."""
         self.identity = Identity(b"a secret of the simulation")
         self.log = SimStore(faults or SimFaults())
         self.connection = self.log
@@ -173,10 +178,13 @@ class World:
         self.disk.on_fault = note_fault
         slots, open_turn = asyncio.Semaphore(2), asyncio.Lock()
 
-        def lanes_of(topic: Topic, crashpoint: Crashpoint) -> list[Lane]:
+        def lanes_of(topic: Topic, division: Division, crashpoint: Crashpoint) -> list[Lane]:
+            layout = division.layout
             context = LaneContext(
                 topic=topic.name,
-                partitions=topic.partitions,
+                partitions=layout.base,
+                layout=layout,
+                check_fence=division.check if division.seal else None,
                 log_id=store.log_id,
                 identity=self.identity,
                 clock=self.clock,
@@ -193,12 +201,20 @@ class World:
                 rng=Random(0),
                 crashpoint=crashpoint,
             )
-            return [Lane(n, store.partition_log(topic.name, n), context) for n in range(topic.partitions)]
+            log_of = partial(store.deciding_log if division.seal else store.partition_log, topic.name)
+            return [
+                Lane(n, inheriting(log_of(n), layout.lineage_of(n), log_of), context)
+                for n in range(layout.partitions)
+            ]
 
-        lanes = lanes_of(CLEAN, crashpoint)
-        quarantine_lanes = lanes_of(QUARANTINE, no_crashpoint)
+        lanes = lanes_of(CLEAN, self.division(), crashpoint)
+        quarantine_lanes = lanes_of(QUARANTINE, Division(Layout(QUARANTINE.partitions)), no_crashpoint)
         lane_at.update({(lane.topic, lane.partition): lane for lane in [*lanes, *quarantine_lanes]})
-        return Router(lanes, quarantine_lanes, Quarantine(self.identity, QUARANTINE))
+        return Router(lanes, quarantine_lanes, Quarantine(self.identity, QUARANTINE), self.layout)
+
+    def division(self) -> Division:
+        """Return how a process that begins now knows the clean topic."""
+        return Division(self.layout)
 
     async def wait_until_active(self) -> None:
         """Wait until every lane serves, or raise what one of them has ended with."""
@@ -307,9 +323,7 @@ class World:
         """Return an event; another content makes it a conflict."""
         key = self.identity.message_key(source, message_id)
         value = f'{{"messageId":"{message_id}","content":"{content}"}}'.encode()
-        return Event(
-            key, partition_of(key, CLEAN.partitions), fingerprint_of(value), source, message_id, value
-        )
+        return Event(key, self.layout.map.of(key), fingerprint_of(value), source, message_id, value)
 
     def rejected(self, content: str) -> Event:
         """Return an event that the edge has refused, for the quarantine."""
@@ -367,7 +381,7 @@ class World:
                 await asyncio.sleep(PAUSE_S)
 
     def _remember(self, event: Event, admission: Admission, offset: Offset) -> None:
-        place, content = Place(event.partition, offset), _content(event)
+        place, content = Place(*place_of(event.partition, offset)), _content(event)
         if admission is Admission.CONFLICT:
             self.in_quarantine.add(content)
             self.conflicts[content] = place
@@ -377,7 +391,7 @@ class World:
             assert not self._is_told(self.told, event.message_id), "a stored event was refused"
             return
         assert not self._is_told(self.conflicts, content), "a conflict became a success"
-        if offset < self.log.partition(CLEAN.name, event.partition).log_start:
+        if place.offset < self.log.partition(CLEAN.name, place.partition).log_start:
             return  # of a gateway that does not know yet what the log has deleted
         if self._is_told(self.told, event.message_id):
             assert self.told[event.message_id] == place, f"{event.message_id} has moved"
@@ -397,7 +411,7 @@ class World:
                 for record in self.log.partition(topic.name, n).records
                 if topic != CLEAN or Place(n, record.offset) not in self.foreign
             ]
-            for n in range(topic.partitions)
+            for n in range(self.layout.partitions if topic == CLEAN else topic.partitions)
         ]
 
     def judge(self) -> None:

@@ -11,7 +11,7 @@ COMMANDS = [
     for path in sorted((ROOT / "loadtests").rglob("*.py"))
     if "ArgumentParser" in (text := path.read_text()) and "__main__" in text
 ]
-SPARK_COMMANDS = {f"loadtests.bench.{name}" for name in ("spark_cold", "spark_jobs")}
+SPARK_COMMANDS = {f"loadtests.bench.{name}" for name in ("audit_cost", "spark_cold", "spark_jobs")}
 """These import the Spark extra: their help is tested beside the pipeline."""
 
 

@@ -18,7 +18,6 @@ from app.http.body import BodyLimits, read_body
 from app.http.body_memory import MemoryReservation
 from app.http.client_address import address_group
 from app.http.errors import (
-    FingerprintsInvalidError,
     RequestError,
     SessionFieldsInvalidError,
     WriteKeyMissingError,
@@ -48,7 +47,7 @@ from app.ingest.payload import Payload, is_wrapped
 from app.ingest.prefer import Preferences
 from app.ingest.receipts import answer, session_headers
 from app.ingest.routes.parsing import (
-    FINGERPRINTS,
+    fingerprints_of,
     idempotency_key,
     is_replay,
     parse_or_salvage,
@@ -60,9 +59,8 @@ from app.ingest.unparsed_key import key_in
 from dedupe.decide.admission import NEW
 from dedupe.model.clock import Clock, Deadline
 from dedupe.model.errors import RetriableError
-from dedupe.model.identity import FINGERPRINT_BYTES
 from dedupe.model.json_document import TYPE_CHARS_MAX
-from dedupe.model.types import Event, Fingerprint
+from dedupe.model.types import Event
 from dedupe.router import Router
 from dedupe.submission import Outcomes
 
@@ -235,7 +233,7 @@ def _options_of(
         ingest.clock.now_ms(),
         default_type=default_type,
         idempotency_key=idempotency_key(headers),
-        fingerprints=_fingerprints(headers, count),
+        fingerprints=fingerprints_of(headers, count),
         client_ip=client[0] if client and ingest.sets_context_ip else None,
         session=session,
         is_strict=preferences is not None and preferences.is_strict,
@@ -388,17 +386,3 @@ def _owners_of(write_keys: WriteKeys, request: Request, keys: Sequence[str]) -> 
     first = shares.shares[0]
     context.write_key, context.account, context.source = first.write_key, first.source, first.source.id
     return shares
-
-
-def _fingerprints(headers: Mapping[bytes, bytes], count: int) -> list[Fingerprint]:
-    """Return the original fingerprints of stored records; empty without the header."""
-    header = headers.get(FINGERPRINTS)
-    if header is None:
-        return []
-    try:
-        fingerprints = [bytes.fromhex(part.decode("ascii")) for part in header.split(b",")]
-    except ValueError:
-        fingerprints = []
-    if len(fingerprints) != count or any(len(each) != FINGERPRINT_BYTES for each in fingerprints):
-        raise FingerprintsInvalidError(detail=f"the request has {count} events")
-    return fingerprints

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from app.http.errors import (
     BatchMissingError,
     BodyNotDecompressableError,
+    FingerprintsInvalidError,
     IdempotencyKeyInvalidError,
     InvalidJSONError,
     RequestError,
@@ -22,6 +23,8 @@ from app.ingest.parse import Parse, parse_batch, parse_cloudevents, parse_event,
 from app.ingest.payload import Expected, Payload
 from app.ingest.prefer import Preferences, preferences_in
 from app.ingest.salvaged import salvaged
+from dedupe.model.identity import FINGERPRINT_BYTES
+from dedupe.model.types import Fingerprint
 
 FINGERPRINTS = b"gateway-fingerprints"
 """Requires the scope replay: with a wrong fingerprint, another event would be answered as a duplicate."""
@@ -86,6 +89,24 @@ def idempotency_key(headers: Mapping[bytes, bytes]) -> bytes | None:
     if key is not None and not 0 < len(key) <= IDEMPOTENCY_KEY_BYTES_MAX:
         raise IdempotencyKeyInvalidError(detail=f"it has {len(key)}")
     return key
+
+
+def fingerprints_of(headers: Mapping[bytes, bytes], count: int) -> list[Fingerprint]:
+    """
+    Return the original fingerprints of stored records; empty without the header.
+
+    Raises FingerprintsInvalidError.
+    """
+    header = headers.get(FINGERPRINTS)
+    if header is None:
+        return []
+    try:
+        fingerprints = [bytes.fromhex(part.decode("ascii")) for part in header.split(b",")]
+    except ValueError:
+        fingerprints = []
+    if len(fingerprints) != count or any(len(each) != FINGERPRINT_BYTES for each in fingerprints):
+        raise FingerprintsInvalidError(detail=f"the request has {count} events")
+    return fingerprints
 
 
 _NONE = Preferences()

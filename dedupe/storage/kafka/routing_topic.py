@@ -1,22 +1,24 @@
 """
-The routing topic of a clean topic: its notes, in the order in which they were written.
+The routing topic of a clean topic: its notes and plans, in the order in which they were written.
 
-Partition 0 has the notes; the others are for what the owners of the clean partitions decide, one for each. A
-process reads what was written since it last asked. Records are written once, by one request: if its outcome
-is unknown the caller writes the note again, which changes nothing.
+Partition 0 has them; the others are for what is decided of the clean partitions, one for each. A process
+reads what was written since it last asked. Records are written once, by one request: if its outcome is
+unknown the caller writes the record again, which changes nothing.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import NamedTuple
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
+from dedupe.decide.resharding import Decision, Plan, Routing, why_no_growth
 from dedupe.model.errors import ConfigurationError, IdentityMismatchError, RetriableError
-from dedupe.model.types import LogRecord, Offset
+from dedupe.model.types import LogRecord, NewRecord, Offset
 from dedupe.storage.kafka.broker_connection import ConnectionPool
 from dedupe.storage.kafka.cluster import EARLIEST, LATEST, UNKNOWN_TOPIC, KafkaCluster, error_name
 from dedupe.storage.kafka.config import KafkaConfig
@@ -26,7 +28,16 @@ from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
 from dedupe.storage.kafka.record_batch import encode_batch
 from dedupe.storage.kafka.transactions import Patience
 from dedupe.storage.kafka.wire import NO_TOPIC_ID
-from dedupe.storage.routing_records import Note, Notes, Place, note_record, read_record, routing_topic_of
+from dedupe.storage.routing_records import (
+    Close,
+    Note,
+    Notes,
+    Seal,
+    close_record,
+    note_record,
+    plan_record,
+    routing_topic_of,
+)
 
 NOTES_PARTITION = 0
 TOPIC_AUTHORIZATION_FAILED = 29
@@ -44,7 +55,7 @@ class RoutingKey(NamedTuple):
 
 
 class RoutingTopic:
-    """Reads and writes the notes of one clean topic, and of its quarantine."""
+    """Reads and writes the notes of one clean topic and of its quarantine, and its plans."""
 
     def __init__(
         self,
@@ -62,6 +73,8 @@ class RoutingTopic:
         self._tp = TopicPartition(self.name, NOTES_PARTITION)
         self._connections = ConnectionPool(config)
         self._notes = Notes()
+        self._plans: list[Plan] = []
+        self._closed: set[int] = set()  # plans
         self._position: Offset = 0
         self._turn = asyncio.Lock()
 
@@ -86,10 +99,66 @@ class RoutingTopic:
             RetriableError: its outcome is unknown; call again.
             ConfigurationError: a right is missing.
         """
+        await self._write(partial(note_record, note))
+
+    async def write_plan(self, plan: Plan) -> None:
+        """Write a plan. Raises as `note` does."""
+        await self._write(partial(plan_record, plan))
+
+    async def close_plan(self, number: int) -> None:
+        """Write the wish that a plan end. Raises as `note` does."""
+        await self._write(partial(close_record, Close(number)))
+
+    async def routing(self, partitions: int) -> tuple[Routing, bool]:
+        """
+        Return where slots are at home, of a topic that began with so many partitions.
+
+        Returns:
+            The routing, and whether an operator wants its plan to end.
+
+        Raises as `notes` does.
+        """
+        async with self._turn:
+            await self._catch_up()
+        routing = Routing.begun_with(partitions)
+        for plan in self._plans:
+            before, routing = routing, routing.with_plan(plan)
+            if routing is not before and why_no_growth(plan, before.with_all(plan.before)):
+                raise IdentityMismatchError(f"{self.name} has a plan of another kind: run the newer gateway")
+        if self._plans:
+            seal = await self.seal()
+            for partition in range(max(plan.partitions for plan in self._plans)):
+                for decision in seal.decisions_in(partition, await self._decisions_of(partition)):
+                    routing = routing.with_decision(decision)
+        return routing, routing.version.plan in self._closed
+
+    async def seal(self) -> Seal:
+        """
+        Return how records are proved; those of before the cluster gave topics ids name none.
+
+        Raises RetriableError.
+        """
+        ids = dict.fromkeys((await self._cluster.topic_id(self._key.topic), NO_TOPIC_ID))
+        return Seal(self._log_id(), tuple(ids), self._key.mac_key)
+
+    async def _decisions_of(self, partition: int) -> list[LogRecord]:
+        """Return the records beside a clean partition."""
+        tp = TopicPartition(self.name, partition + 1)
+        start, end = await self._cluster.offsets(tp, EARLIEST, LATEST)
+        found: list[LogRecord] = []
+        with closing(
+            PartitionReader(self._config, self._cluster, tp, start, fetch_bytes=FETCH_BYTES_OF_FEW)
+        ) as reader:
+            while reader.position < end:
+                found += await self._read(reader)
+        return found
+
+    async def _write(self, record_of: Callable[..., NewRecord]) -> None:
+        """Write a record into partition 0. Raises as `note` does."""
         if not await self._cluster.partitions_of(self._key.topic):
             raise RetriableError(f"topic {self._key.topic} does not exist")  # and has no id to bind a note to
-        place = (await self._places())[0]
-        record = note_record(note, place, self._key.mac_key, now_ms=time.time_ns() // 1_000_000)
+        place = (await self.seal()).places(NOTES_PARTITION)[0]
+        record = record_of(place, self._key.mac_key, now_ms=time.time_ns() // 1_000_000)
         batch = encode_batch([record], NO_PRODUCER, NO_SEQUENCE, bytes_max=BATCH_BYTES_MAX)
         limit_s = self._config.request_timeout_s
         patience = Patience(limit_s, limit_s)
@@ -129,7 +198,7 @@ class RoutingTopic:
             )
         if end == self._position:
             return
-        places, mac_key = await self._places(), self._key.mac_key
+        seal = await self.seal()
         with closing(
             PartitionReader(
                 self._config, self._cluster, self._tp, self._position, fetch_bytes=FETCH_BYTES_OF_FEW
@@ -137,11 +206,20 @@ class RoutingTopic:
         ) as reader:
             while reader.position < end:
                 for record in await self._read(reader):
-                    said = read_record(record, places, mac_key)
-                    if not isinstance(said, Note):  # its lanes do not follow plans
-                        raise IdentityMismatchError(f"{self.name} has a plan: run the newer gateway")
-                    self._notes.add(said)
+                    self._take(seal.read(record, NOTES_PARTITION))
                 self._position = reader.position
+
+    def _take(self, said: Note | Plan | Decision | Close) -> None:
+        """Remember the next record of partition 0."""
+        match said:
+            case Note():
+                self._notes.add(said)
+            case Plan():
+                self._plans.append(said)
+            case Close(number):
+                self._closed.add(number)
+            case Decision():
+                raise IdentityMismatchError(f"{self.name} has a decision among its notes: nobody wrote it")
 
     async def _read(self, reader: PartitionReader) -> list[LogRecord]:
         try:
@@ -150,12 +228,6 @@ class RoutingTopic:
             if isinstance(err.__cause__, TopicAuthorizationFailedError):
                 raise self._without_right("Read") from err
             raise
-
-    async def _places(self) -> list[Place]:
-        """Return where records belong; those of before the cluster gave topics ids name none."""
-        topic_id = await self._cluster.topic_id(self._key.topic)
-        ids = dict.fromkeys((topic_id, NO_TOPIC_ID))
-        return [Place(self._log_id(), each, NOTES_PARTITION) for each in ids]
 
     def _without_right(self, operation: str) -> ConfigurationError:
         return ConfigurationError(f"topic {self.name}: Kafka does not allow {operation} on it: add the ACL")

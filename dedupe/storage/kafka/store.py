@@ -74,18 +74,21 @@ class KafkaStore:
         await check_fencing(self.config, self.cluster, topic, now_ms=now_ms)
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
-        return await self._routing_topic.notes(name, topic)
+        return await self.routing_topic.notes(name, topic)
 
     async def note(self, name: str, topic: str, partition: int, text: str, *, once: bool = False) -> None:
-        await self._routing_topic.note(Note(name, topic, partition, text, once))
+        await self.routing_topic.note(Note(name, topic, partition, text, once))
 
     @property
-    def _routing_topic(self) -> RoutingTopic:
+    def routing_topic(self) -> RoutingTopic:
+        """The notes and plans of the topic. Raises ConfigurationError: opened without `routing`."""
         if self._routing is None:
             raise ConfigurationError("the notes of this log are proved by the identity of its gateways")
         return self._routing
 
-    def membership(self, topic: str, *, lanes: int, standbys: bool, clock: Clock) -> KafkaMembership:
+    def membership(
+        self, topic: str, *, lanes: int, standbys: bool, clock: Clock, plan: int = 0
+    ) -> KafkaMembership:
         """
         Return a worker's membership in the group of the workers of a topic; not joined yet.
 
@@ -94,8 +97,10 @@ class KafkaStore:
             lanes: the number of the group's lanes, those of quarantine included.
             standbys: whether lanes have followers.
             clock: for the order of starts, and for silence.
+            plan: by which the topic was divided last; workers of before number their lanes in another way, so
+                they are another group.
         """
-        group = group_of("workers", topic)
+        group = group_of(f"workers-{plan}" if plan else "workers", topic)
         return KafkaMembership(self.config, self.cluster, group, lanes, standbys=standbys, clock=clock)
 
     async def close(self) -> None:

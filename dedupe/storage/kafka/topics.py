@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import structlog
 from aiokafka.admin.config_resource import ConfigResourceType
-from aiokafka.protocol.admin import CreateTopicsRequest_v3
+from aiokafka.protocol.admin import CreatePartitionsRequest_v0, CreateTopicsRequest_v3
 
 from dedupe.model.errors import ConfigurationError, IdentityMismatchError, RetriableError
 from dedupe.model.types import Topic
@@ -37,7 +37,7 @@ from dedupe.storage.notes import PIN, Pin
 from dedupe.storage.routing_records import routing_topic_of
 from dedupe.storage.setting_problems import Inspection, Level, Problem, tell
 
-TOPIC_ALREADY_EXISTS, INVALID_CONFIG, NOT_CONTROLLER = 36, 40, 41
+TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_CONFIG, NOT_CONTROLLER = 36, 37, 40, 41
 TOO_OLD = (
     ". Brokers before Kafka 3.6 do not know message.timestamp.before.max.ms and after.max.ms, and some "
     "services fix some settings: create the topic by hand, as docs/kafka.md says"
@@ -114,6 +114,34 @@ async def create_topics(
     return created
 
 
+async def add_partitions(store: KafkaStore, topic: str, count: int) -> bool:
+    """
+    Give a topic so many partitions; return whether it had fewer.
+
+    Raises:
+        ConfigurationError: the cluster refuses it.
+        RetriableError: it did not answer, or the new partitions have no leaders yet.
+    """
+    if await store.partitions_of(topic) >= count:
+        return False
+    controller = (await store.cluster.describe()).controller
+    if controller is None:
+        raise RetriableError("the cluster has no controller yet")
+    limit_s = store.config.request_timeout_s
+    request = CreatePartitionsRequest_v0([(topic, (count, None))], round(limit_s * 1000), False)
+    response = await store.cluster.send(controller, request, limit_s=limit_s)
+    for _, code, message in response.topic_errors:
+        if code == NOT_CONTROLLER:
+            raise RetriableError(f"topic {topic} gets no partitions: the controller has moved")
+        if code not in (0, INVALID_PARTITIONS):  # another command may be faster
+            raise ConfigurationError(
+                f"topic {topic} gets no more partitions: Kafka error {code} {message or error_name(code)}. "
+                f"Whoever may alter it gives it {count}, then this goes on"
+            )
+    await _wait_for_leaders(store, topic, count)
+    return True
+
+
 async def inspect_topics(store: KafkaStore, specs: Sequence[TopicSpec], demands: Demands) -> Inspection:
     """Check topics and brokers; changes nothing. Raises RetriableError: the cluster did not answer."""
     counts: list[Problem] = []
@@ -162,10 +190,10 @@ async def _wrong_count(store: KafkaStore, spec: TopicSpec, partitions: int) -> P
 
 
 async def _is_pinned(store: KafkaStore, spec: TopicSpec) -> bool:
-    """Whether the topic's pin has the number of partitions of the settings."""
+    """Whether the topic was begun with so many partitions, or fewer."""
     try:
         text = (await store.notes(PIN, spec.name)).get(0)
-        return text is not None and Pin.decode(text).partitions == spec.partitions
+        return text is not None and Pin.decode(text).partitions <= spec.partitions
     except (ConfigurationError, IdentityMismatchError):  # the pin cannot be read
         return False
 
@@ -189,21 +217,21 @@ async def _create(store: KafkaStore, spec: TopicSpec, demands: Demands, replicat
                 f"{TOO_OLD if code == INVALID_CONFIG else ''}"
             )
     logger.info("topic created", topic=spec.name, partitions=spec.partitions)
-    await _wait_for_leaders(store, spec)
+    await _wait_for_leaders(store, spec.name, spec.partitions)
 
 
-async def _wait_for_leaders(store: KafkaStore, spec: TopicSpec) -> None:
+async def _wait_for_leaders(store: KafkaStore, name: str, partitions: int) -> None:
     """Wait until every partition of a new topic has a leader: a fence needs it."""
     try:
         async with asyncio.timeout(store.config.request_timeout_s):
             while True:
-                (topic,) = (await store.cluster.describe(spec.name)).topics
+                (topic,) = (await store.cluster.describe(name)).topics
                 leaders = [partition["leader"] for partition in topic["partitions"]]
-                if len(leaders) == spec.partitions and min(leaders) >= 0:
+                if len(leaders) == partitions and min(leaders) >= 0:
                     return
                 await asyncio.sleep(LEADER_POLL_S)
     except TimeoutError as err:
-        raise RetriableError(f"the partitions of topic {spec.name} have no leaders yet") from err
+        raise RetriableError(f"the partitions of topic {name} have no leaders yet") from err
 
 
 async def _topic_problems(

@@ -227,6 +227,11 @@ class SimStore:
         assert topic not in self._partitions
         self._partitions[topic] = [SimPartition() for _ in range(partitions)]
 
+    def add_partitions(self, topic: str, count: int) -> None:
+        """Give a topic more partitions, up to a count."""
+        own = self._partitions[topic]
+        own += [SimPartition() for _ in range(len(own), count)]
+
     def partition(self, topic: str, partition: int) -> SimPartition:
         """Return the broker's side of a partition."""
         return self._partitions[topic][partition]

@@ -1,0 +1,120 @@
+"""
+Divides a partition: it ends, for the slots that a plan moves, where it is fenced now.
+
+Whoever divides is the partition's owner for a moment. The decision is appended beside it under its epoch, so
+that it is there once the next owner's fence is over, or never will be. After any doubt, divide again: the
+first decision counts.
+"""
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import NamedTuple
+
+from dedupe.decide.layout import Layout
+from dedupe.decide.resharding import Decision, Plan
+from dedupe.model.errors import ConfigurationError, IdentityMismatchError, LogCorruptError
+from dedupe.model.inherited import OFFSETS_MAX
+from dedupe.model.record import parse_identity
+from dedupe.model.types import LogRecord, Offset
+from dedupe.storage.log import DecidingLog, PartitionLog
+from dedupe.storage.routing_records import Seal
+
+SPAN = 4
+"""Offsets of the first read for the newest record; markers occupy some."""
+
+
+class Division(NamedTuple):
+    """How a topic is divided, as a process knows it."""
+
+    layout: Layout
+    seal: Seal | None = None  # proves what is decided beside its partitions; None: nothing is
+
+    def check(self, partition: int, log: PartitionLog) -> None:
+        """
+        Compare what is decided of a partition that was just fenced with what this process knows.
+
+        Raises:
+            IdentityMismatchError: the topic was divided since this process began.
+        """
+        if self.seal is not None:
+            records: Sequence[LogRecord] = getattr(log, "decisions", ())
+            for decision in self.seal.decisions_in(partition, records):
+                if decision.plan > self.layout.plan:
+                    raise IdentityMismatchError(
+                        f"the topic has been divided anew since this gateway began (plan {decision.plan} of "
+                        f"partition {partition}): it ends now, and goes on when it is started again"
+                    )
+
+
+async def decide(
+    log: DecidingLog, seal: Seal, plan: Plan, partition: int, before: Layout, *, keeps: bool, now_ms: int
+) -> Decision:
+    """
+    Fence a partition, and decide of a plan whether its slots move, unless that is decided.
+
+    Args:
+        log: of the partition.
+        seal: how decisions are proved.
+        plan: which has it as a parent.
+        partition: its number.
+        before: the layout of before the plan.
+        keeps: whether it keeps its slots.
+        now_ms: log time.
+
+    Returns:
+        What is decided, now or before.
+
+    Raises:
+        RetriableError: call again.
+        IdentityMismatchError: somebody else has decided.
+        ConfigurationError: it cannot be divided.
+    """
+    end = await log.fence()
+    for decision in seal.decisions_in(partition, log.decisions):
+        if decision.plan == plan.number:
+            return decision
+    if keeps:
+        decision = Decision(plan.number, partition, None)
+    else:
+        decision = await _cut_of(log, plan, partition, before, end)
+    await log.decide(seal.record_of(decision, now_ms=now_ms))
+    return decision
+
+
+async def _cut_of(log: DecidingLog, plan: Plan, partition: int, before: Layout, end: Offset) -> Decision:
+    if end >= OFFSETS_MAX:
+        raise ConfigurationError(f"partition {partition} has too many offsets to be divided")
+    lineage = before.lineage_of(partition)
+    lane_seq = 0 if lineage is None else lineage.parent.lane_seq
+    timestamp_ms = 0 if lineage is None else lineage.parent.timestamp_ms
+    start, _ = await log.bounds()
+    last = await _last(log, start, end)
+    if last is None:  # retention may have deleted all; no record can have had a later number
+        return Decision(plan.number, partition, end, timestamp_ms, lane_seq + (end if start else 0))
+    identity = parse_identity(last)
+    return Decision(
+        plan.number, partition, end, last.timestamp_ms, identity.lane_seq + 1, last.offset, identity.key
+    )
+
+
+async def _last(log: PartitionLog, start: Offset, end: Offset) -> LogRecord | None:
+    """Return the newest record of [start, end) that a gateway wrote, None if there is none."""
+    span, low = SPAN, end
+    while low > start:
+        low, last = max(start, end - span), None
+        async with aclosing(log.read(low, end)) as batches:
+            async for records in batches:
+                for record in records:
+                    last = record if _is_ours(record) else last
+        if last is not None:
+            return last
+        span *= 8
+    return None
+
+
+def _is_ours(record: LogRecord) -> bool:
+    try:
+        parse_identity(record)
+    except LogCorruptError:
+        return False
+    return True

@@ -1,0 +1,158 @@
+"""
+Records of sources on this machine as Arrow batches, without Spark: an embedded log, Parquet files, Delta.
+
+Batches have the columns of schema.RECORD, and those of schema.ARCHIVE that are to be compared with them.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from pipeline.schema import ARCHIVE, RECORD
+from pipeline.sources.delta_log import read_snapshot
+from pipeline.sources.embedded_log import LogReader
+from pipeline.sources.extent import OffsetRanges, selection_of
+from pipeline.sources.records import LakeSource, LogSource, Selection, Source
+
+BATCH_ROWS = 10_000
+
+_ARCHIVE, _RECORD = to_arrow_schema(ARCHIVE), to_arrow_schema(RECORD)
+_BYTES = {"key": ("message_id_bytes", "message_id"), "value": ("value_bytes", "value")}
+_DERIVED = [name for name in ARCHIVE.names if name not in RECORD.names]
+
+
+class LocalFile(NamedTuple):
+    """A Parquet file, and the columns that its folder or its table gives it."""
+
+    path: Path
+    values: Mapping[str, str | None]
+
+
+class LocalRecords(NamedTuple):
+    """The records of a source on this machine."""
+
+    source: LogSource | LakeSource
+    files: list[LocalFile]
+    """Of an archive."""
+    size: int
+    """At least as many records as there are within a selection."""
+    messages: list[str]
+    """Of a Delta table: the user metadata of its commits."""
+
+    def batches(
+        self, ranges: OffsetRanges, selection: Selection, *, compares: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """
+        Yield the records of a selection.
+
+        Args:
+            ranges: of a log, the offsets [start, end) of each partition.
+            selection: of records.
+            compares: whether to add the columns that an archive computes.
+        """
+        if isinstance(self.source, LogSource):
+            yield from map(_within(selection.of_times), _log_batches(self.source, ranges, selection))
+            return
+        keep = _within(selection)
+        for file in self.files:
+            with pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us") as parquet:
+                for batch in parquet.iter_batches(BATCH_ROWS):
+                    yield keep(_from_archive(batch, file.values, self.source.format, compares=compares))
+
+
+def open_locally(source: Source, ranges: OffsetRanges) -> LocalRecords | None:
+    """Return the records of a source; None if it cannot be read without Spark."""
+    match source:
+        case LogSource():
+            return LocalRecords(source, [], sum(end - start for start, end in ranges.values()), [])
+        case LakeSource(format="parquet" | "delta") if source.path.startswith("/"):
+            return _open_archive(source)
+    return None
+
+
+def _open_archive(source: LakeSource) -> LocalRecords | None:
+    folder, messages = Path(source.path), list[str]()
+    if not folder.is_dir():
+        return None
+    if source.format == "delta":
+        snapshot = read_snapshot(folder)
+        if snapshot is None:
+            return None
+        files, messages = [LocalFile(*file) for file in snapshot.files], snapshot.messages
+    else:
+        files = [LocalFile(path, _folder_values(path.relative_to(folder))) for path in _parquet_files(folder)]
+    if not files:
+        return None
+    return LocalRecords(source, files, sum(pq.read_metadata(file.path).num_rows for file in files), messages)
+
+
+def _parquet_files(folder: Path) -> list[Path]:
+    """Return the files that Spark reads: those whose path has no name with a dot or underscore before it."""
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(
+        path for path in paths if not any(name[0] in "._" for name in path.relative_to(folder).parts)
+    )
+
+
+def _folder_values(path: Path) -> dict[str, str]:
+    return dict(name.split("=", 1) for name in path.parts[:-1] if "=" in name)
+
+
+def _log_batches(source: LogSource, ranges: OffsetRanges, selection: Selection) -> Iterator[pa.RecordBatch]:
+    bounds = selection_of(ranges, selection)
+    options = {"path": source.data_dir, "topic": source.topic}
+    options["starting"] = json.dumps(bounds.from_offsets or {})
+    options["ending"] = json.dumps(bounds.to_offsets or {})
+    reader = LogReader(options)
+    for part in reader.partitions():
+        yield from reader.read(part)
+
+
+def _from_archive(
+    batch: pa.RecordBatch, values: Mapping[str, str | None], format_: str, *, compares: bool
+) -> pa.RecordBatch:
+    """Return rows of schema.ARCHIVE as records, and the columns that an archive computes."""
+    stored = dict(zip(batch.schema.names, batch.columns, strict=True))
+    for name, value in values.items():
+        stored[name] = pa.repeat(pa.scalar(value, pa.string()), batch.num_rows)
+
+    def column(name: str) -> pa.Array:
+        type_ = _ARCHIVE.field(name).type
+        return stored[name].cast(type_) if name in stored else pa.nulls(batch.num_rows, type_)
+
+    arrays = {name: column(name) for name in _RECORD.names if name not in _BYTES}
+    for name, (original, text) in _BYTES.items():
+        arrays[name] = pc.coalesce(column(original), column(text).cast(pa.binary()))
+    # Spark reads Parquet files by a schema, and has null where a file has no such column.
+    is_read = set(_DERIVED) if format_ == "parquet" else set(stored)
+    arrays |= {name: column(name) for name in _DERIVED if compares and name in is_read and name != "value"}
+    return pa.RecordBatch.from_pydict(arrays)
+
+
+class _within:
+    """Keeps the rows of a selection, as pipeline.sources.records.within."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        chosen = self._selection
+        conditions = []
+        time = batch.column("timestamp")
+        if chosen.since:
+            conditions.append(pc.greater_equal(time, pa.scalar(chosen.since, time.type)))
+        if chosen.until:
+            conditions.append(pc.less(time, pa.scalar(chosen.until, time.type)))
+        for bounds, fits in ((chosen.from_offsets, pc.greater_equal), (chosen.to_offsets, pc.less)):
+            for partition, offset in (bounds or {}).items():
+                is_other = pc.not_equal(batch.column("partition"), partition)
+                conditions.append(pc.or_(is_other, fits(batch.column("offset"), offset)))
+        for condition in conditions:
+            batch = batch.filter(condition)  # lengths differ
+        return batch

@@ -1,0 +1,139 @@
+"""
+Claim: an operator divides a topic on Kafka by one command and a restart; every id is answered with the same
+bytes as before, each event is stored once, client sessions go on, and what cannot be done is said.
+"""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from tests.fault.conftest import PARTITIONS, kafka_log, sqlite_log
+from tests.support.gateway import Gateway
+from tests.support.http import AUTH, cli, new_event
+from tests.support.verdict import read_kafka
+
+EVENTS = 60
+SESSIONS = 12
+SESSION = "2dlpu8idjvw2es2uvixfliqYNu0"
+
+
+@pytest.fixture
+def gateway(kafka_bootstrap: str, tmp_path: Path) -> Iterator[Gateway]:
+    gateway = Gateway(tmp_path / "gateway", kafka_log(kafka_bootstrap).env)
+    yield gateway
+    gateway.stop()
+
+
+def posted(gateway: Gateway, events: list[dict[str, Any]], **headers: str) -> bytes:
+    """Post events, and return the answer."""
+    url = f"{gateway.url}/v1/events"
+    answer = httpx.post(url, json={"batch": events}, auth=AUTH, headers=headers, timeout=30)
+    return answer.raise_for_status().content
+
+
+def answers(gateway: Gateway, events: list[dict[str, Any]], first: int) -> list[bytes]:
+    """Post events of no session, and one of each session from a sequence on; return all answers."""
+    plain = [posted(gateway, [event]) for event in events]
+    of_sessions = [
+        posted(
+            gateway,
+            [{"messageId": f"{client}-{first}", "type": "track", "event": "Counted", "sequence": first}],
+            **{"Gateway-Client": f"client-{client}", "Gateway-Session": SESSION},
+        )
+        for client in range(SESSIONS)
+    ]
+    return plain + of_sessions
+
+
+def rows(gateway: Gateway, *arguments: str) -> list[dict[str, Any]]:
+    done = cli(gateway, *arguments, "--output", "json")
+    assert done.returncode == 0, done.stderr.decode()
+    return [orjson.loads(line) for line in done.stdout.splitlines()]
+
+
+def refusal(gateway: Gateway, *arguments: str) -> str:
+    done = cli(gateway, "reshard", *arguments)
+    assert done.returncode == 2, (done.returncode, done.stderr.decode())
+    return done.stderr.decode()
+
+
+def divide(gateway: Gateway, partitions: int) -> None:
+    done = cli(gateway, "reshard", "plan", "--partitions", str(partitions), "--notice", "0")
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"is divided at offset" in done.stderr
+
+
+def places(answer: bytes) -> set[int]:
+    return {receipt["partition"] for receipt in orjson.loads(answer)["receipts"]}
+
+
+@pytest.mark.kafka
+async def test_ids_receipts_and_sessions_stay_known_through_two_divisions(
+    gateway: Gateway, kafka_bootstrap: str
+) -> None:
+    events = [new_event() for _ in range(EVENTS)]
+    topic = gateway.environment["GATEWAY_TOPIC"]
+    gateway.start()
+    first = answers(gateway, events, 1)
+
+    assert "A multiple of 4 is possible" in refusal(gateway, "plan", "--partitions", "6")
+    dry = cli(gateway, "reshard", "plan", "--partitions", "8", "--dry-run")
+    assert b"partition 4 gets 512 of 4096 slots of partition 0" in dry.stderr
+    assert len(rows(gateway, "reshard", "status")) == PARTITIONS
+    divide(gateway, 8)  # under a gateway that runs
+
+    with suppress(httpx.HTTPError):
+        for _ in range(200):
+            posted(gateway, [new_event()])
+    assert gateway.wait() == 3
+    assert "divided anew" in gateway.log_tail()
+
+    gateway.start()
+    assert answers(gateway, events, 1) == first
+    more = [new_event() for _ in range(EVENTS)]
+    second = answers(gateway, more, 2)
+    assert set.union(*map(places, second)) == set(range(8))
+    assert [row["slots"] for row in rows(gateway, "reshard", "status")] == [512] * 8
+
+    gateway.stop()
+    divide(gateway, 16)
+    gateway.delete_index()
+    gateway.start()
+    assert answers(gateway, events, 1) == first
+    assert answers(gateway, more, 2) == second
+    third = [new_event() for _ in range(EVENTS)]
+    answers(gateway, third, 3)
+    inherits = [row["inherits"] for row in rows(gateway, "reshard", "status")]
+    assert [len(line) for line in inherits] == [0] * 4 + [1] * 4 + [1] * 4 + [2] * 4
+    verified = rows(gateway, "verify", "--url", gateway.admin_url)
+    assert [row["verified"] for row in verified] == [True] * 16
+    gateway.stop()
+
+    stored = [record.message_id for record in await read_kafka(kafka_bootstrap, topic, 16)]
+    assert len(stored) == len(set(stored)), "stored twice"
+    assert {event["messageId"] for event in [*events, *more, *third]} <= set(stored)
+
+
+@pytest.mark.kafka
+def test_plan_that_is_begun_keeps_gateways_away_until_it_is_closed(gateway: Gateway) -> None:
+    gateway.start()
+    gateway.stop()
+
+    assert b"no plan is open" in cli(gateway, "reshard", "close").stderr
+    assert "it can only get more" in refusal(gateway, "plan", "--partitions", "2")
+    divide(gateway, 8)
+    assert "it can only get more" in refusal(gateway, "plan", "--partitions", "8")
+
+
+def test_embedded_log_is_not_divided(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path / f"gateway-{uuid.uuid4().hex[:6]}", sqlite_log().env)
+    with gateway:
+        pass
+
+    assert "only a topic on Kafka can be divided" in refusal(gateway, "plan", "--partitions", "8")
