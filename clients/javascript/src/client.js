@@ -15,6 +15,7 @@ const POLL_MS = 20; // of what waits, by flush
 
 const EVENT = 1; // what ends a pause
 const URGENT = 2;
+const END = 3;
 
 /** So many events wait already that no more are taken. */
 export class QueueFullError extends Error {}
@@ -110,7 +111,7 @@ export class Client extends Queue {
   async close(timeoutMs = 0) {
     if (timeoutMs > 0) await this.flush(timeoutMs);
     this.#end.abort();
-    this.#wake(URGENT);
+    this.#wake(END);
     await this.#loop;
     this._leave();
   }
@@ -130,10 +131,10 @@ export class Client extends Queue {
           await this.#sleep(ADOPT_MS, EVENT);
           await this.#sleep(LINGER_MS, URGENT);
         }
-      } catch (err) {
+      } catch (/** @type {any} */ err) {
         if (this.#signal.aborted) return;
         this._tell("delivery", err ?? "failed");
-        await this.#sleep(pauseAfter(err, ++this.#failures), URGENT);
+        await this.#sleep(pauseAfter(err, ++this.#failures), err?.retryAfterMs ? END : URGENT);
       }
     }
   }

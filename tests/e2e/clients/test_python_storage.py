@@ -261,6 +261,51 @@ def test_what_waits_is_sent_before_anything_is_written(
     assert numbers(gateway) == list(range(1, COUNT + 1))
 
 
+@pytest.mark.parametrize("is_mended", [True, False])
+def test_on_a_disk_that_takes_no_write_any_more_all_that_waits_is_sent(
+    gateway: GatewayInProcess, open_client: ClientFactory, path: Path, told: Told, is_mended: bool
+) -> None:
+    gateway.faults += [not_connected] * 1000
+    client = open_client(on_problem=told)
+    client.send_all(events(1, COUNT))
+    file = client._queue.file
+    file.db.execute("PRAGMA query_only = 1")  # as of a disk that turns read-only
+    gateway.faults.clear()
+    assert client.flush(TIMEOUT_S)
+    assert numbers(gateway) == list(range(1, COUNT + 1))
+    assert not client.is_durable
+    told.wait_for(NotDurableError)
+    with pytest.raises(sqlite3.OperationalError):
+        client.send_all(events(COUNT + 1, COUNT + 1))
+    if is_mended:
+        file.db.execute("PRAGMA query_only = 0")
+        client.send_all(events(COUNT + 1, COUNT + 1))
+        assert client._queue.file is file
+    client.close(TIMEOUT_S)
+    again = open_client()
+    assert again.waiting == (0 if is_mended else COUNT)
+    assert again.flush(TIMEOUT_S)
+    assert numbers(gateway) == list(range(1, COUNT + 1 + is_mended))
+
+
+def test_an_opt_out_reaches_the_file_of_a_disk_that_took_no_write_for_a_while(
+    gateway: GatewayInProcess, open_client: ClientFactory
+) -> None:
+    gateway.faults += [not_connected] * 1000
+    client = open_client()
+    client.send_all(events(1, 3))
+    file = client._queue.file
+    file.db.execute("PRAGMA query_only = 1")
+    gateway.faults.clear()
+    assert client.flush(TIMEOUT_S)
+    file.db.execute("PRAGMA query_only = 0")
+    client.opt_out()
+    client.close(TIMEOUT_S)
+    again = open_client()
+    assert again.waiting == 0
+    assert again.send({"type": "track", "event": "Seen"}) is None
+
+
 def test_the_ballast_is_given_up_for_room(open_client: ClientFactory, path: Path) -> None:
     ballast = path.with_name("queue.db-ballast")
     client = open_client()

@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
@@ -56,6 +57,7 @@ class Durable:
         self.lock = threading.RLock()
         self.told: SimpleQueue[Exception | DeadLetter] = SimpleQueue()
         self.is_closed = False
+        self._refusing: QueueFile | None = None
         self.file = self._open()
         try:
             self.begin()
@@ -90,8 +92,46 @@ class Durable:
                 raise
             return work()
 
+    def in_memory_if_refused(self, work: Callable[[], _T]) -> _T:
+        """
+        Do what makes room, in memory as long as the disk takes no write.
+
+        The file stays as it is until `write_back`: a process that ends before does the same once more.
+        """
+        try:
+            self.write_back()
+            return self.with_ballast(work)
+        except sqlite3.OperationalError as err:
+            if self.is_durable:
+                memory = _filled(QueueFile(None), contents_of(self.file.db))
+                self.told.put(
+                    NotDurableError(f"{self.path} cannot be written, what is delivered is in memory: {err}")
+                )
+                self._refusing, self.file = self.file, memory
+                self.begin()
+            return work()
+
+    def write_back(self) -> None:
+        """Put what the disk refused into the file. Raises sqlite3.Error: it refuses it still."""
+        if self._refusing is None:
+            return
+        contents = contents_of(self.file.db)
+        with self._refusing.transaction() as db:
+            for table in ("events", "sessions", "dead_letters"):
+                db.execute(f"DELETE FROM {table}")
+            _fill(db, contents)
+        self.go_back()
+
+    def go_back(self) -> None:
+        """Use the file again as it is, without what it refused."""
+        if self._refusing is not None:
+            self.file.close()
+            self.file, self._refusing = self._refusing, None
+            self.begin()
+
     def replace_if_vanished(self) -> None:
-        """Put what a deleted file has, which is open still, into a new one."""
+        """Put what a deleted file has, which is open still, into a new one. Raises as write_back."""
+        self.write_back()
         if self.file.has_vanished:
             contents = contents_of(self.file.db)
             self.told.put(DamagedQueueError(f"{self.path} was deleted or replaced: it is written anew"))
@@ -137,8 +177,12 @@ class Durable:
         """Close the file; closing again does nothing."""
         with self.lock:
             if not self.is_closed:
+                with suppress(sqlite3.Error):
+                    self.write_back()
                 self.is_closed = True
                 self.file.close()
+                if self._refusing is not None:
+                    self._refusing.close()
 
     @alone
     def setting(self, name: str) -> str:
@@ -166,6 +210,7 @@ class Durable:
 
     @alone
     def _take_in(self, contents: Contents) -> None:
+        self.write_back()
         with self.file.transaction() as db:
             take_in(db, contents)
         self.begin()
@@ -213,9 +258,13 @@ class Durable:
 def _filled(file: QueueFile, contents: Contents) -> QueueFile:
     """Put the rows of another file into this one."""
     with file.transaction() as db:
-        for name, value in contents.settings.items():
-            if name != "open":
-                db.execute("DELETE FROM settings WHERE name = ?", (name,))
-                db.execute("INSERT INTO settings VALUES (?, ?)", (name, value))
-        take_in(db, contents)
+        _fill(db, contents)
     return file
+
+
+def _fill(db: sqlite3.Connection, contents: Contents) -> None:
+    for name, value in contents.settings.items():
+        if name != "open":
+            db.execute("DELETE FROM settings WHERE name = ?", (name,))
+            db.execute("INSERT INTO settings VALUES (?, ?)", (name, value))
+    take_in(db, contents)

@@ -153,7 +153,7 @@ class EventQueue(Durable):
     @alone
     def settle(self, batch: Batch, verdicts: Sequence[Verdict]) -> list[DeadLetter]:
         """Do what an answer says, and return the new dead letters."""
-        return self.with_ballast(lambda: self._settle(batch, verdicts))
+        return self.in_memory_if_refused(lambda: self._settle(batch, verdicts))
 
     def _settle(self, batch: Batch, verdicts: Sequence[Verdict]) -> list[DeadLetter]:
         found = settlement_of(batch, verdicts)
@@ -212,6 +212,7 @@ class EventQueue(Durable):
     @alone
     def opt_out(self) -> None:
         """Delete events, dead letters and identities, also those that are being sent, and take no others."""
+        self.go_back()
         self.with_ballast(self._opt_out)
         self.client_id, self._current = self.setting("client"), None
         self._count()

@@ -56,7 +56,7 @@ class DamagedQueueError(Exception):
 
 
 class NotDurableError(Exception):
-    """The queue's file cannot be opened: events are kept in memory, and end with the process."""
+    """The queue's file cannot be opened, or not be written any more: what changes ends with the process."""
 
 
 class OtherSourceError(Exception):

@@ -215,6 +215,21 @@ for (const Kind of KINDS) client_test(`${Kind.name}: while somebody refuses all 
   assert.deepEqual(server.names(), ["A", "B"]);
 });
 
+for (const Kind of KINDS) client_test(`${Kind.name}: flush asks no sooner than it is told to, and keeps its time`, async (server, open) => {
+  const client = open({}, Kind);
+  server.answer = (_, response) => {
+    response.writeHead(429, { "Gateway-Request-Id": "r", "Retry-After": "2" });
+    response.end('{"code":"quota_exceeded"}');
+    return true;
+  };
+  await client.track("Seen");
+  for (let n = 0; n < 5; n++) assert.equal(await client.flush(100), false);
+  assert.equal(server.bodies.length, 1);
+  server.answer = null;
+  assert.equal(await client.flush(10_000), true);
+  assert.deepEqual(server.names(), ["Seen"]);
+});
+
 client_test("closing keeps its time while an answer drips", async (server, open) => {
   const client = open({ timeoutMs: 15_000 });
   server.answer = WAITING.dripping;
