@@ -38,6 +38,7 @@ class Resharding:
 
     store: Any  # a KafkaStore
     topic: Topic  # with the partitions that it began with
+    identity: Identity
     routing_topic: str
     add_partitions: AddPartitions
     tell: Tell
@@ -170,7 +171,7 @@ class Resharding:
             while True:
                 try:
                     return await decide(
-                        log, seal, plan, partition, before, keeps=keeps, now_ms=clock.now_ms()
+                        log, seal, plan, partition, before, self.identity, keeps=keeps, now_ms=clock.now_ms()
                     )
                 except RetriableError as err:
                     if clock.monotonic() > give_up_at:

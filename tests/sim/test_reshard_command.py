@@ -56,12 +56,18 @@ async def begun() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
         return True
 
     add: Callable[[str, int], Awaitable[bool]] = add_partitions
-    return world, topic, Resharding(store, CLEAN, f"{CLEAN.name}.routing", add, lambda text: None)
+    return (
+        world,
+        topic,
+        Resharding(store, CLEAN, world.identity, f"{CLEAN.name}.routing", add, lambda text: None),
+    )
 
 
 async def cut(world: ReshardWorld, partition: int) -> None:
     log = world.log.another().deciding_log(CLEAN.name, partition)
-    await decide(log, world.seal, world.plans[-1], partition, world.layout, keeps=False, now_ms=1)
+    await decide(
+        log, world.seal, world.plans[-1], partition, world.layout, world.identity, keeps=False, now_ms=1
+    )
 
 
 async def test_plan_with_a_cut_goes_on_although_somebody_wished_to_close_it() -> None:
