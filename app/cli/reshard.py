@@ -28,13 +28,15 @@ async def _resharding() -> "AsyncIterator[Resharding]":
     from app.settings.model import Settings
     from app.settings.section import load
     from app.stores import adding_partitions, open_for_notes
+    from dedupe.model.identity import Identity
     from dedupe.storage.routing_records import routing_topic_of
 
     settings = load(Settings)
     async with open_for_notes(settings) as store:
         add_partitions, topic = adding_partitions(store), settings.log.topics[0]
         await check_is_begun(store, settings)
-        yield Resharding(store, topic, routing_topic_of(topic.name), add_partitions, note)
+        identity = Identity(settings.gateway.identity_key)
+        yield Resharding(store, topic, identity, routing_topic_of(topic.name), add_partitions, note)
 
 
 @reshard.command()

@@ -38,6 +38,7 @@ class Resharding:
 
     store: Any  # a KafkaStore
     topic: Topic  # with the partitions that it began with
+    identity: Identity
     routing_topic: str
     add_partitions: AddPartitions
     tell: Tell
@@ -58,7 +59,7 @@ class Resharding:
         routing, is_closing = await self._routing()
         if routing.undecided:
             assert routing.plan is not None
-            if is_closing:
+            if is_closing and not routing.version.cut:
                 raise ConfigurationError("a plan is being closed: `gateway reshard close` goes on with that")
             if routing.plan.partitions != partitions:
                 raise ConfigurationError(
@@ -74,7 +75,7 @@ class Resharding:
             return
         await self._make_room(partitions, notice_s)
         await self.store.routing_topic.write_plan(plan)
-        await self._decide_all(await self._routing_with(plan.number), keeps=False)
+        await self._decide_all(await self._routing_with(plan), keeps=False)
 
     async def close(self) -> None:
         """Have partitions that are not divided yet keep all they have. Raises as `plan` does."""
@@ -93,14 +94,15 @@ class Resharding:
     async def status(self) -> list[dict[str, Any]]:
         """Return a row for each partition."""
         routing, is_closing = await self._routing()
-        lineages = Layout(routing.base, None if routing.undecided else routing)
+        lineages = Layout(routing.base, _before(routing) if routing.undecided else routing)
         rows = []
         for partition in range(1 + max(routing.homes)):
             lineage = lineages.lineage_of(partition)
             line = [f"{each.partition} below {each.end}" for each in lineage.ancestors] if lineage else []
             state = "serves"
             if partition in routing.undecided:
-                state = "will keep its slots" if is_closing else "will be divided"
+                keeps = is_closing and not routing.version.cut
+                state = "will keep its slots" if keeps else "will be divided"
             rows.append(
                 {
                     "partition": partition,
@@ -169,7 +171,7 @@ class Resharding:
             while True:
                 try:
                     return await decide(
-                        log, seal, plan, partition, before, keeps=keeps, now_ms=clock.now_ms()
+                        log, seal, plan, partition, before, self.identity, keeps=keeps, now_ms=clock.now_ms()
                     )
                 except RetriableError as err:
                     if clock.monotonic() > give_up_at:
@@ -183,11 +185,13 @@ class Resharding:
         routing, is_closing = await self.store.routing_topic.routing(self.topic.partitions)
         return routing, is_closing
 
-    async def _routing_with(self, number: int) -> Routing:
+    async def _routing_with(self, plan: Plan) -> Routing:
         """Return the routing once it has a plan that was written."""
         routing, _ = await self._routing()
-        if routing.version.plan != number:
+        if routing.version.plan < plan.number:
             raise RetriableError("the plan was written and is not visible yet: try again")
+        if routing.plan != plan:
+            raise ConfigurationError("somebody else has planned meanwhile: see `gateway reshard status`")
         return routing
 
 

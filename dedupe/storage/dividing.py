@@ -11,10 +11,11 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from dedupe.decide.layout import Layout
+from dedupe.decide.recovery import CheckedRecord, RecordCheck
 from dedupe.decide.resharding import Decision, Plan
 from dedupe.model.errors import ConfigurationError, IdentityMismatchError, LogCorruptError
+from dedupe.model.identity import Identity
 from dedupe.model.inherited import OFFSETS_MAX
-from dedupe.model.record import parse_identity
 from dedupe.model.types import LogRecord, Offset
 from dedupe.storage.log import DecidingLog, PartitionLog
 from dedupe.storage.routing_records import Seal
@@ -47,7 +48,15 @@ class Division(NamedTuple):
 
 
 async def decide(
-    log: DecidingLog, seal: Seal, plan: Plan, partition: int, before: Layout, *, keeps: bool, now_ms: int
+    log: DecidingLog,
+    seal: Seal,
+    plan: Plan,
+    partition: int,
+    before: Layout,
+    identity: Identity,
+    *,
+    keeps: bool,
+    now_ms: int,
 ) -> Decision:
     """
     Fence a partition, and decide of a plan whether its slots move, unless that is decided.
@@ -58,6 +67,7 @@ async def decide(
         plan: which has it as a parent.
         partition: its number.
         before: the layout of before the plan.
+        identity: of the log's gateways; records of others are passed over.
         keeps: whether it keeps its slots.
         now_ms: log time.
 
@@ -76,45 +86,47 @@ async def decide(
     if keeps:
         decision = Decision(plan.number, partition, None)
     else:
-        decision = await _cut_of(log, plan, partition, before, end)
+        check = RecordCheck(identity, partition, before.base, before)
+        decision = await _cut_of(log, plan, before, check, end)
     await log.decide(seal.record_of(decision, now_ms=now_ms))
     return decision
 
 
-async def _cut_of(log: DecidingLog, plan: Plan, partition: int, before: Layout, end: Offset) -> Decision:
+async def _cut_of(log: DecidingLog, plan: Plan, before: Layout, check: RecordCheck, end: Offset) -> Decision:
+    partition = check.partition
     if end >= OFFSETS_MAX:
         raise ConfigurationError(f"partition {partition} has too many offsets to be divided")
     lineage = before.lineage_of(partition)
     lane_seq = 0 if lineage is None else lineage.parent.lane_seq
     timestamp_ms = 0 if lineage is None else lineage.parent.timestamp_ms
     start, _ = await log.bounds()
-    last = await _last(log, start, end)
+    last = await _last(log, check, start, end)
     if last is None:  # retention may have deleted all; no record can have had a later number
         return Decision(plan.number, partition, end, timestamp_ms, lane_seq + (end if start else 0))
-    identity = parse_identity(last)
+    identity = last.identity
     return Decision(
         plan.number, partition, end, last.timestamp_ms, identity.lane_seq + 1, last.offset, identity.key
     )
 
 
-async def _last(log: PartitionLog, start: Offset, end: Offset) -> LogRecord | None:
-    """Return the newest record of [start, end) that a gateway wrote, None if there is none."""
+async def _last(log: PartitionLog, check: RecordCheck, start: Offset, end: Offset) -> CheckedRecord | None:
+    """Return the newest record of [start, end) that a gateway of this log wrote, None if there is none."""
+    last: CheckedRecord | None
     span, low = SPAN, end
     while low > start:
         low, last = max(start, end - span), None
         async with aclosing(log.read(low, end)) as batches:
             async for records in batches:
                 for record in records:
-                    last = record if _is_ours(record) else last
+                    last = _own(check, record) or last
         if last is not None:
             return last
         span *= 8
     return None
 
 
-def _is_ours(record: LogRecord) -> bool:
+def _own(check: RecordCheck, record: LogRecord) -> CheckedRecord | None:
     try:
-        parse_identity(record)
-    except LogCorruptError:
-        return False
-    return True
+        return check.checked(record)
+    except (LogCorruptError, IdentityMismatchError):  # of another program, as its lane has it skipped
+        return None

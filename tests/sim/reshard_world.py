@@ -82,7 +82,14 @@ class ReshardWorld(SessionWorld):
             log = store.deciding_log(CLEAN.name, undecided[0])
             with suppress(RetriableError):
                 await decide(
-                    log, self.seal, plan, undecided[0], self.layout, keeps=keeps, now_ms=self.clock.ms
+                    log,
+                    self.seal,
+                    plan,
+                    undecided[0],
+                    self.layout,
+                    self.identity,
+                    keeps=keeps,
+                    now_ms=self.clock.ms,
                 )
                 crashpoint("parent")
         else:

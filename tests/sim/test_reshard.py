@@ -18,7 +18,7 @@ from dedupe.model.record import build_record
 from dedupe.model.types import Event, LogRecord
 from dedupe.storage.dividing import decide
 from tests.sim.reshard_world import ReshardWorld
-from tests.sim.world import CLEAN
+from tests.sim.world import CLEAN, Place
 from tests.support.sim.faults import SimFaults
 
 REQUESTS = 150  # of a history of sessions
@@ -143,7 +143,9 @@ async def test_what_is_decided_is_decided_once() -> None:
     plan, log = world.plan(4), world.log.another().deciding_log(CLEAN.name, 0)
 
     first, second = [
-        await decide(log, world.seal, plan, 0, world.layout, keeps=keeps, now_ms=world.clock.ms)
+        await decide(
+            log, world.seal, plan, 0, world.layout, world.identity, keeps=keeps, now_ms=world.clock.ms
+        )
         for keeps in (False, True)
     ]
 
@@ -172,6 +174,22 @@ async def test_record_of_a_slot_behind_its_cut_stops_the_lane() -> None:
     assert heir.checked(LogRecord(cut.own_start, *written)).identity.key == moved.key
     with pytest.raises(IdentityMismatchError):
         heir.checked(LogRecord(cut.own_start, cut.parent.timestamp_ms - 1, *written[1:]))
+
+
+async def test_skipped_record_of_another_secret_is_not_where_a_partition_was_cut() -> None:
+    world = await begun(policy=WindowPolicy(window_ms=6 * 3_600_000, keys_max=1_000_000))
+    await deliver(world, range(60))
+    other = next(event for event in map(world.event, map(str, range(60, 200))) if event.partition == 0)
+    foreign = build_record(
+        other._replace(key=bytes(16)), lane_seq=1_000_000, timestamp_ms=world.clock.ms + 10**10
+    )
+    world.foreign.add(Place(0, world.log.partition(CLEAN.name, 0).intrude(foreign)))
+    world.note_skips()
+
+    await world.divide(4)
+    await world.restart()
+    await deliver(world, range(60, 120))  # with log times of before
+    await deliver(world, range(120))  # told the same places, or `deliver` fails
 
 
 async def test_lost_index_of_an_heir_follows_from_the_logs_again() -> None:

@@ -1,0 +1,108 @@
+"""
+Claim: whatever `gateway reshard plan` and `close` leave behind, one of them goes on with it; and a command
+says what is so, also while a plan is open.
+"""
+
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+
+import pytest
+
+from app.cli.resharding import Resharding
+from dedupe.decide.resharding import Plan, Routing, moves_to
+from dedupe.model.errors import ConfigurationError
+from dedupe.storage.dividing import decide
+from dedupe.storage.routing_records import Seal
+from tests.sim.reshard_world import ReshardWorld
+from tests.sim.world import CLEAN
+
+
+class RoutingTopic:
+    """The routing topic of a simulated deployment."""
+
+    def __init__(self, world: ReshardWorld) -> None:
+        self.world = world
+        self.closed: set[int] = set()
+        self.before_plan: Callable[[], object] = lambda: None
+
+    async def routing(self, partitions: int) -> tuple[Routing, bool]:
+        routing = self.world.routing()
+        return routing, routing.version.plan in self.closed
+
+    async def seal(self) -> Seal:
+        return self.world.seal
+
+    async def write_plan(self, plan: Plan) -> None:
+        self.before_plan()
+        self.world.plans.append(plan)
+
+    async def close_plan(self, number: int) -> None:
+        self.closed.add(number)
+
+
+async def begun() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
+    world = ReshardWorld()
+    world.prepare()
+    await world.start()
+    topic = RoutingTopic(world)
+    log = world.log.another()
+    store = SimpleNamespace(
+        routing_topic=topic, deciding_log=log.deciding_log, partition_log=log.partition_log
+    )
+
+    async def add_partitions(name: str, count: int) -> bool:
+        if name == CLEAN.name:
+            world.log.add_partitions(name, count)
+        return True
+
+    add: Callable[[str, int], Awaitable[bool]] = add_partitions
+    return (
+        world,
+        topic,
+        Resharding(store, CLEAN, world.identity, f"{CLEAN.name}.routing", add, lambda text: None),
+    )
+
+
+async def cut(world: ReshardWorld, partition: int) -> None:
+    log = world.log.another().deciding_log(CLEAN.name, partition)
+    await decide(
+        log, world.seal, world.plans[-1], partition, world.layout, world.identity, keeps=False, now_ms=1
+    )
+
+
+async def test_plan_with_a_cut_goes_on_although_somebody_wished_to_close_it() -> None:
+    world, topic, command = await begun()
+    plan = world.plan(2 * CLEAN.partitions)
+    await topic.close_plan(plan.number)
+    with pytest.raises(ConfigurationError, match="being closed"):
+        await command.plan(plan.partitions, notice_s=0, is_dry=False)
+    await cut(world, 0)  # by a plan command that ran at the same time
+
+    with pytest.raises(ConfigurationError, match="goes on with the others"):
+        await command.close()
+    assert "will be divided" in [row["state"] for row in await command.status()]
+    await command.plan(plan.partitions, notice_s=0, is_dry=False)
+
+    assert not world.routing().undecided
+
+
+async def test_plan_of_somebody_else_is_not_taken_for_ones_own() -> None:
+    world, topic, command = await begun()
+    topic.before_plan = lambda: world.plan(2 * CLEAN.partitions)
+
+    with pytest.raises(ConfigurationError, match="somebody else has planned"):
+        await command.plan(3 * CLEAN.partitions, notice_s=0, is_dry=False)
+
+    assert world.routing().undecided == set(range(CLEAN.partitions)), "decided a plan nobody asked it for"
+
+
+async def test_status_says_what_partitions_inherit_while_a_later_plan_is_open() -> None:
+    world, _, command = await begun()
+    await world.divide(2 * CLEAN.partitions)
+    inherits = [row["inherits"] for row in await command.status()]
+    world.plan(4 * CLEAN.partitions)
+
+    assert moves_to(world.routing().homes, 4 * CLEAN.partitions)
+    assert [row["inherits"] for row in await command.status()] == inherits
+    await cut(world, 0)
+    assert [row["inherits"] for row in await command.status()][: len(inherits)] == inherits
