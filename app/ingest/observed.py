@@ -17,6 +17,7 @@ import structlog
 from dedupe.decide.admission import COPIES, Admission
 from dedupe.model.clock import Clock
 from dedupe.model.errors import RecordsRefusedError, RetriableError
+from dedupe.model.inherited import place_of
 from dedupe.model.record import HEADER_GATEWAY, HEADER_REASON, HEADER_SOURCE
 from dedupe.model.types import Event, Headers, NewRecord, Offset
 from dedupe.storage.log import PartitionLog
@@ -132,7 +133,8 @@ def _verdicts_of(
 def _record_of(event: Event, verdict: str, original: Offset | None, now_ms: int) -> NewRecord:
     headers: Headers = [(HEADER_SOURCE, event.source.encode()), (HEADER_GATEWAY, verdict.encode())]
     if original is not None and original >= 0:
-        headers.append((HEADER_ORIGINAL, f"{event.partition}/{original}".encode()))
+        partition, offset = place_of(event.partition, original)
+        headers.append((HEADER_ORIGINAL, f"{partition}/{offset}".encode()))
     if event.reason is not None:
         headers.append((HEADER_REASON, event.reason.encode()))
     return NewRecord(now_ms, event.message_id.encode(), event.value, headers + event.headers)

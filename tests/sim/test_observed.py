@@ -6,8 +6,9 @@ from random import Random
 import pytest
 
 from app.ingest import observed
-from app.ingest.observed import Observed
+from app.ingest.observed import HEADER_ORIGINAL, Observed
 from dedupe.decide.admission import Admission
+from dedupe.model.inherited import level_start
 from dedupe.submission import Outcomes
 from tests.sim.world import World
 from tests.support.records import RecordMaker
@@ -46,3 +47,21 @@ async def test_what_does_not_fit_is_counted(monkeypatch: pytest.MonkeyPatch) -> 
         trial.note([one], Outcomes([Admission.DUPLICATE], [7]), [])
     assert 0 < trial.dropped < 100
     assert trial.verdicts == {"duplicate": 100}
+
+
+@pytest.mark.regression("A trial named a copy's original in a divided topic by a number of the lane.")
+async def test_original_in_an_ancestor_is_named_by_its_own_partition_and_offset() -> None:
+    world = World()
+    world.log.create_topic(TOPIC, 1)
+    trial = Observed(world.log.partition_log(TOPIC, 0), world.clock)
+    running = asyncio.ensure_future(trial.run())
+    one = RecordMaker(partitions=1).event("a")
+    originals = [7, level_start(1, 5) + 7]
+    trial.note([one, one], Outcomes([Admission.DUPLICATE] * 2, originals), [])
+    async with asyncio.timeout(600):
+        while trial.appended < len(originals):
+            await asyncio.sleep(0.1)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    records = world.log.partition(TOPIC, 0).records
+    assert [dict(record.headers)[HEADER_ORIGINAL] for record in records] == [b"0/7", b"5/7"]
