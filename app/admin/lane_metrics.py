@@ -9,12 +9,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.utils import floatToGoString
 
 from app.admin.scraped import ScrapedCollector
-from app.admin.stats import bytes_of, files_of, offset_in_log, oldest_use_ms, wal_of
+from app.admin.stats import bytes_of, files_of, oldest_use_ms, wal_of
 from app.http.refusal_counts import SOURCES_MAX
 from app.http.sdk_library import OTHER
 from app.settings.version import VERSION
 from app.telemetry.logging_setup import lines_left_out
 from app.telemetry.stderr import lines_lost
+from dedupe.model.inherited import offset_in_log
 from dedupe.partition.lane import Lane
 from dedupe.partition.metrics import Histogram, LaneMetrics
 from dedupe.partition.partition_index import PartitionIndex

@@ -9,7 +9,7 @@ from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import READ
 from dedupe.decide.sessions import NO_SESSION, SessionKey, SessionState
 from dedupe.model.identity import Identity
-from dedupe.model.inherited import place_of
+from dedupe.model.inherited import offset_in_log
 from dedupe.router import Router
 
 ROWS_MAX = 200
@@ -54,6 +54,6 @@ def _described(key: SessionKey, state: SessionState) -> dict[str, Any]:
         "missing": state.missing(),
         "epoch": state.epoch,
         "last_used_ms": state.last_used_ms,
-        "last_offset": place_of(0, state.last_offset)[1],
+        "last_offset": offset_in_log(state.last_offset),
         "expired": state.is_evicted,
     }

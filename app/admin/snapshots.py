@@ -7,8 +7,8 @@ from fastapi import FastAPI, Path, Response
 from app.admin.answers import NotFoundError, json_answer
 from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import WRITE
-from app.admin.stats import offset_in_log
 from dedupe.model.errors import RetriableError
+from dedupe.model.inherited import offset_in_log
 from dedupe.partition.snapshotter import Snapshotter
 from dedupe.router import Router
 from dedupe.storage.snapshots.manifest import SnapshotError

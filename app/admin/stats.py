@@ -13,7 +13,7 @@ from app.http.refusal_counts import RefusalCounts
 from dedupe.decide.sessions import LIVE
 from dedupe.metrics import AnswerCounts, Tally
 from dedupe.model.errors import GatewayError
-from dedupe.model.inherited import place_of
+from dedupe.model.inherited import offset_in_log
 from dedupe.partition.lane import Lane
 from dedupe.partition.metrics import LaneMetrics
 from dedupe.partition.state import LaneState
@@ -106,11 +106,6 @@ def opening_of(lane: Lane) -> dict[str, Any] | None:
     """Return the progress with an index that was not closed; None without one."""
     opening = lane.recovery.opening
     return opening and {"bytes": opening.size_bytes, "progress": round(opening.ratio, 4)}
-
-
-def offset_in_log(offset: int | None) -> int | None:
-    """Return an offset of a lane as that of the log in which it is, which may be an ancestor's."""
-    return None if offset is None else place_of(0, offset)[1]
 
 
 def partition_of(lane: Lane) -> dict[str, Any]:

@@ -29,10 +29,9 @@ from fastapi.responses import StreamingResponse
 from app.admin.answers import ADMIN_PROBLEMS, BusyError, NotFoundError
 from app.admin.ingest_loop import IngestLoop
 from app.admin.scopes import READ
-from app.admin.stats import offset_in_log
 from dedupe.model.clock import Clock
 from dedupe.model.errors import GatewayError
-from dedupe.model.inherited import place_of
+from dedupe.model.inherited import offset_in_log, place_of
 from dedupe.partition.lane import Lane
 from dedupe.partition.verifier import Difference, Verifier
 from dedupe.router import Router

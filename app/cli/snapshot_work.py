@@ -16,7 +16,7 @@ from dedupe.decide.layout import Layout
 from dedupe.model.clock import SystemClock
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.identity import Identity
-from dedupe.model.inherited import place_of
+from dedupe.model.inherited import offset_in_log
 from dedupe.model.types import Topic
 from dedupe.storage.index import IndexIdentity
 from dedupe.storage.log import LogStore
@@ -44,7 +44,7 @@ async def listed(partitions: Sequence[int] | None, *, is_quarantine: bool) -> li
                         "partition": number,
                         "snapshot": manifest.name,
                         "age_seconds": round(time.time() - manifest.made_ms / 1000),
-                        "applied_offset": place_of(0, manifest.state.applied_offset)[1],
+                        "applied_offset": offset_in_log(manifest.state.applied_offset),
                         "files": len(manifest.files),
                         "size_bytes": manifest.size_bytes,
                         "worker": manifest.worker,

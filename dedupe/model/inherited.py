@@ -35,3 +35,8 @@ def place_of(partition: int, offset: Offset) -> tuple[int, Offset]:
     if offset < INHERITED_FROM:
         return partition, offset
     return offset >> OFFSET_BITS & (1 << PARTITION_BITS) - 1, offset & OFFSETS_MAX - 1
+
+
+def offset_in_log(offset: Offset | None) -> Offset | None:
+    """Return an offset of a lane as that of the log in which it is, which may be an ancestor's."""
+    return None if offset is None else place_of(0, offset)[1]

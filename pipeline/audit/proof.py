@@ -99,19 +99,17 @@ def summarized(runs: pa.Table, preceding: Mapping[int, PrecedingRecord]) -> list
     begins_s = time_us // (STEP_S * 1_000_000) * STEP_S
     rows = rows.append_column("is_in_order", pa.array(is_in_order))
     rows = rows.append_column("begins_s", pa.array(begins_s)).append_column("time_us", pa.array(time_us))
-    grouped = rows.group_by(["topic", "partition", "begins_s"]).aggregate(
-        [
-            *((name, "sum") for name in _SUMS),
-            *((name, "min") for name in _FIRSTS),
-            *((name, "max") for name in (*_LASTS, "faults", "time_us")),
-            ("is_in_order", "all"),
-        ]
-    )
-    renamed = {"time_us_max": "last_time_us"}
-    names = [renamed.get(name, name) for name in grouped.column_names]
-    plain = [name.removesuffix("_sum").removesuffix("_min").removesuffix("_max") for name in names]
-    renamed_rows = grouped.rename_columns([name.removesuffix("_all") for name in plain])
-    found: list[dict[str, object]] = renamed_rows.to_pylist()
+    aggregates = [
+        *((name, "sum") for name in _SUMS),
+        *((name, "min") for name in _FIRSTS),
+        *((name, "max") for name in (*_LASTS, "faults", "time_us")),
+        ("is_in_order", "all"),
+    ]
+    names = {f"{name}_{function}": name for name, function in aggregates} | {"time_us_max": "last_time_us"}
+    grouped = rows.group_by(["topic", "partition", "begins_s"]).aggregate(aggregates)
+    found: list[dict[str, object]] = grouped.rename_columns(
+        [names.get(name, name) for name in grouped.column_names]
+    ).to_pylist()
     return found
 
 

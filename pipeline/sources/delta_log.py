@@ -6,7 +6,7 @@ deletion vectors or column mapping. Of others, and of checkpoints in several par
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -17,17 +17,17 @@ READER_VERSION = 1
 LOG = "_delta_log"
 
 
-class DeltaFile(NamedTuple):
-    """A file of a table, and the columns that its rows have in common."""
+class TableFile(NamedTuple):
+    """A Parquet file, and the columns that its folder or its table gives all of its rows."""
 
     path: Path
-    values: dict[str, str | None]
+    values: Mapping[str, str | None]
 
 
 class DeltaSnapshot(NamedTuple):
     """A table after its last commit."""
 
-    files: list[DeltaFile]
+    files: list[TableFile]
     messages: list[str]
     """The user metadata of the commits whose entries are still there, in order."""
 
@@ -59,7 +59,7 @@ def read_snapshot(table: Path) -> DeltaSnapshot | None:
         messages += _messages(log / f"{commit:020}.json")
     if any("://" in path for path in files):  # of a shallow clone
         return None
-    return DeltaSnapshot([DeltaFile(table / unquote(path), v) for path, v in files.items()], messages)
+    return DeltaSnapshot([TableFile(table / unquote(path), v) for path, v in files.items()], messages)
 
 
 def _checkpoint(log: Path) -> tuple[int, list[dict[str, Any]]] | None:

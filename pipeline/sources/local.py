@@ -6,6 +6,7 @@ Batches have the columns of schema.RECORD, and those of schema.ARCHIVE that are 
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.schema import ARCHIVE, RECORD
-from pipeline.sources.delta_log import read_snapshot
+from pipeline.sources.delta_log import TableFile, read_snapshot
 from pipeline.sources.embedded_log import LogReader
 from pipeline.sources.extent import OffsetRanges, selection_of
 from pipeline.sources.records import LakeSource, LogSource, Selection, Source
@@ -27,18 +28,11 @@ _BYTES = {"key": ("message_id_bytes", "message_id"), "value": ("value_bytes", "v
 _DERIVED = [name for name in ARCHIVE.names if name not in RECORD.names]
 
 
-class LocalFile(NamedTuple):
-    """A Parquet file, and the columns that its folder or its table gives it."""
-
-    path: Path
-    values: Mapping[str, str | None]
-
-
 class LocalRecords(NamedTuple):
     """The records of a source on this machine."""
 
     source: LogSource | LakeSource
-    files: list[LocalFile]
+    files: list[TableFile]
     """Of an archive."""
     size: int
     """At least as many records as there are within a selection."""
@@ -57,13 +51,14 @@ class LocalRecords(NamedTuple):
             compares: whether to add the columns that an archive computes.
         """
         if isinstance(self.source, LogSource):
-            yield from map(_within(selection.of_times), _log_batches(self.source, ranges, selection))
+            for batch in _log_batches(self.source, ranges, selection):
+                yield _within(batch, selection.of_times)
             return
-        keep = _within(selection)
         for file in self.files:
             with pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us") as parquet:
                 for batch in parquet.iter_batches(BATCH_ROWS):
-                    yield keep(_from_archive(batch, file.values, self.source.format, compares=compares))
+                    archived = _from_archive(batch, file.values, self.source.format, compares=compares)
+                    yield _within(archived, selection)
 
 
 def open_locally(source: Source, ranges: OffsetRanges) -> LocalRecords | None:
@@ -84,9 +79,9 @@ def _open_archive(source: LakeSource) -> LocalRecords | None:
         snapshot = read_snapshot(folder)
         if snapshot is None:
             return None
-        files, messages = [LocalFile(*file) for file in snapshot.files], snapshot.messages
+        files, messages = snapshot.files, snapshot.messages
     else:
-        files = [LocalFile(path, _folder_values(path.relative_to(folder))) for path in _parquet_files(folder)]
+        files = [TableFile(path, _folder_values(path.relative_to(folder))) for path in _parquet_files(folder)]
     if not files:
         return None
     return LocalRecords(source, files, sum(pq.read_metadata(file.path).num_rows for file in files), messages)
@@ -135,24 +130,16 @@ def _from_archive(
     return pa.RecordBatch.from_pydict(arrays)
 
 
-class _within:
-    """Keeps the rows of a selection, as pipeline.sources.records.within."""
-
-    def __init__(self, selection: Selection) -> None:
-        self._selection = selection
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        chosen = self._selection
-        conditions = []
-        time = batch.column("timestamp")
-        if chosen.since:
-            conditions.append(pc.greater_equal(time, pa.scalar(chosen.since, time.type)))
-        if chosen.until:
-            conditions.append(pc.less(time, pa.scalar(chosen.until, time.type)))
-        for bounds, fits in ((chosen.from_offsets, pc.greater_equal), (chosen.to_offsets, pc.less)):
-            for partition, offset in (bounds or {}).items():
-                is_other = pc.not_equal(batch.column("partition"), partition)
-                conditions.append(pc.or_(is_other, fits(batch.column("offset"), offset)))
-        for condition in conditions:
-            batch = batch.filter(condition)  # lengths differ
-        return batch
+def _within(batch: pa.RecordBatch, selection: Selection) -> pa.RecordBatch:
+    """Return the rows of a selection, as pipeline.sources.records.within."""
+    conditions = []
+    time = batch.column("timestamp")
+    if selection.since:
+        conditions.append(pc.greater_equal(time, pa.scalar(selection.since, time.type)))
+    if selection.until:
+        conditions.append(pc.less(time, pa.scalar(selection.until, time.type)))
+    for bounds, fits in ((selection.from_offsets, pc.greater_equal), (selection.to_offsets, pc.less)):
+        for partition, offset in (bounds or {}).items():
+            is_other = pc.not_equal(batch.column("partition"), partition)
+            conditions.append(pc.or_(is_other, fits(batch.column("offset"), offset)))
+    return batch.filter(reduce(pc.and_, conditions)) if conditions else batch

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import structlog
 from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.protocol.admin import CreatePartitionsRequest_v0, CreateTopicsRequest_v3
+from aiokafka.protocol.api import RequestStruct
 
 from dedupe.model.errors import ConfigurationError, IdentityMismatchError, RetriableError
 from dedupe.model.types import Topic
@@ -124,12 +125,9 @@ async def add_partitions(store: KafkaStore, topic: str, count: int) -> bool:
     """
     if await store.partitions_of(topic) >= count:
         return False
-    controller = (await store.cluster.describe()).controller
-    if controller is None:
-        raise RetriableError("the cluster has no controller yet")
-    limit_s = store.config.request_timeout_s
-    request = CreatePartitionsRequest_v0([(topic, (count, None))], round(limit_s * 1000), False)
-    response = await store.cluster.send(controller, request, limit_s=limit_s)
+    timeout_ms = round(store.config.request_timeout_s * 1000)
+    request = CreatePartitionsRequest_v0([(topic, (count, None))], timeout_ms, False)
+    response = await _send_to_controller(store, request)
     for _, code, message in response.topic_errors:
         if code == NOT_CONTROLLER:
             raise RetriableError(f"topic {topic} gets no partitions: the controller has moved")
@@ -199,15 +197,10 @@ async def _is_pinned(store: KafkaStore, spec: TopicSpec) -> bool:
 
 
 async def _create(store: KafkaStore, spec: TopicSpec, demands: Demands, replication_factor: int) -> None:
-    controller = (await store.cluster.describe()).controller
-    if controller is None:
-        raise RetriableError("the cluster has no controller yet")
     configs = list(demands.configs(replication_factor, keeps_all=spec.is_routing).items())
     topics: list[Any] = [(spec.name, spec.partitions, replication_factor, [], configs)]
     timeout_ms = round(store.config.request_timeout_s * 1000)
-    response = await store.cluster.send(
-        controller, CreateTopicsRequest_v3(topics, timeout_ms, False), limit_s=store.config.request_timeout_s
-    )
+    response = await _send_to_controller(store, CreateTopicsRequest_v3(topics, timeout_ms, False))
     for _, code, message in response.topic_errors:
         if code == NOT_CONTROLLER:
             raise RetriableError(f"topic {spec.name} cannot be created: the controller has moved")
@@ -218,6 +211,13 @@ async def _create(store: KafkaStore, spec: TopicSpec, demands: Demands, replicat
             )
     logger.info("topic created", topic=spec.name, partitions=spec.partitions)
     await _wait_for_leaders(store, spec.name, spec.partitions)
+
+
+async def _send_to_controller(store: KafkaStore, request: RequestStruct) -> Any:
+    controller = (await store.cluster.describe()).controller
+    if controller is None:
+        raise RetriableError("the cluster has no controller yet")
+    return await store.cluster.send(controller, request, limit_s=store.config.request_timeout_s)
 
 
 async def _wait_for_leaders(store: KafkaStore, name: str, partitions: int) -> None:

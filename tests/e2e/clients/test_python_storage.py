@@ -384,9 +384,8 @@ def sourced(name: str) -> Any:
     return answer
 
 
-def test_a_queue_waits_for_the_key_of_its_source(
-    gateway: GatewayInProcess, open_client: ClientFactory, told: Told
-) -> None:
+def leave_events_of_a_source(gateway: GatewayInProcess, open_client: ClientFactory) -> None:
+    """Have a client deliver event 1 for the source aaaa, and end with events 2 and 3 in its queue."""
     gateway.asks_meet_faults = True
     gateway.faults += [sourced("aaaa"), sourced("aaaa"), killed_before]
     client = open_client()
@@ -394,6 +393,12 @@ def test_a_queue_waits_for_the_key_of_its_source(
     assert client.flush(TIMEOUT_S)
     client.send_all(events(2, 3))
     wait_until_ended(client)
+
+
+def test_a_queue_waits_for_the_key_of_its_source(
+    gateway: GatewayInProcess, open_client: ClientFactory, told: Told
+) -> None:
+    leave_events_of_a_source(gateway, open_client)
     gateway.faults += [sourced("bbbb")] * 3
     client = open_client(write_key="other", on_problem=told)
     client.send_all(events(4, 4))
@@ -413,13 +418,7 @@ def test_a_queue_waits_for_the_key_of_its_source(
 def test_what_waits_for_another_key_is_not_dropped_for_newer_events(
     gateway: GatewayInProcess, open_client: ClientFactory
 ) -> None:
-    gateway.asks_meet_faults = True
-    gateway.faults += [sourced("aaaa"), sourced("aaaa"), killed_before]
-    client = open_client()
-    client.send_all(events(1, 1))
-    assert client.flush(TIMEOUT_S)
-    client.send_all(events(2, 3))
-    wait_until_ended(client)
+    leave_events_of_a_source(gateway, open_client)
     gateway.faults += [sourced("bbbb")] * 2
     client = open_client(write_key="other", queue_events_max=3, when_full="drop_oldest")
     client.send_all(events(4, 4))
@@ -439,13 +438,7 @@ def test_what_waits_for_another_key_is_not_dropped_for_newer_events(
 def test_another_key_of_the_same_source_goes_on(
     gateway: GatewayInProcess, open_client: ClientFactory, told: Told
 ) -> None:
-    gateway.asks_meet_faults = True
-    gateway.faults += [sourced("aaaa"), sourced("aaaa"), killed_before]
-    client = open_client()
-    client.send_all(events(1, 1))
-    assert client.flush(TIMEOUT_S)
-    client.send_all(events(2, 3))
-    wait_until_ended(client)
+    leave_events_of_a_source(gateway, open_client)
     gateway.faults += [answered(503), sourced("aaaa"), sourced("aaaa")]
     client = open_client(write_key="rotated", on_problem=told)
     assert client.flush(TIMEOUT_S)
