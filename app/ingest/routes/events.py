@@ -47,6 +47,7 @@ from app.ingest.payload import Payload, is_wrapped
 from app.ingest.prefer import Preferences
 from app.ingest.receipts import answer, session_headers
 from app.ingest.routes.parsing import (
+    FINGERPRINTS,
     fingerprints_of,
     idempotency_key,
     is_replay,
@@ -233,7 +234,7 @@ def _options_of(
         ingest.clock.now_ms(),
         default_type=default_type,
         idempotency_key=idempotency_key(headers),
-        fingerprints=fingerprints_of(headers, count),
+        fingerprints=fingerprints_of(headers[FINGERPRINTS], count) if FINGERPRINTS in headers else [],
         client_ip=client[0] if client and ingest.sets_context_ip else None,
         session=session,
         is_strict=preferences is not None and preferences.is_strict,

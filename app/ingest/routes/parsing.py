@@ -91,15 +91,8 @@ def idempotency_key(headers: Mapping[bytes, bytes]) -> bytes | None:
     return key
 
 
-def fingerprints_of(headers: Mapping[bytes, bytes], count: int) -> list[Fingerprint]:
-    """
-    Return the original fingerprints of stored records; empty without the header.
-
-    Raises FingerprintsInvalidError.
-    """
-    header = headers.get(FINGERPRINTS)
-    if header is None:
-        return []
+def fingerprints_of(header: bytes, count: int) -> list[Fingerprint]:
+    """Return the original fingerprints of so many stored records. Raises FingerprintsInvalidError."""
     try:
         fingerprints = [bytes.fromhex(part.decode("ascii")) for part in header.split(b",")]
     except ValueError:
