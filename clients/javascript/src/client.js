@@ -4,6 +4,7 @@ const BATCH_EVENTS = 100;
 const BATCH_BYTES = 60_000; // of all requests that outlive a page together, fetch takes 64 KiB
 
 export const QUEUE_EVENTS = 10_000;
+const ANSWER_MAX = 1_000_000; // what is longer is cut, and so no JSON
 const TIMEOUT_MS = 15_000;
 const LINGER_MS = 200; // how long a batch waits for more events, unless the page is left
 const BACKOFF_MS = 500;
@@ -40,10 +41,11 @@ export class Client extends Queue {
    */
   constructor(url, writeKey, options = {}) {
     if (!/^https?:[^\s?#]+$/i.test(new URL(url) && url) || !writeKey) throw new TypeError("url_or_key_invalid");
-    const target = `${url.replace(/\/+$/, "")}/v1/events?writeKey=${encodeURIComponent(writeKey)}`;
-    const { name = "gateway", storage = indexedDBStorage(name) } = options;
     super();
     this.#options = options;
+    this._target = `${url.replace(/\/+$/, "")}/v1/events?writeKey=${encodeURIComponent(writeKey)}`;
+    this._name = options.name ?? "gateway";
+    this._storage = options.storage ?? indexedDBStorage(this._name);
     const hurry = () => this.#wake(URGENT);
     const listeners = {
       online: hurry,
@@ -53,7 +55,7 @@ export class Client extends Queue {
     };
     for (const [name, listener] of Object.entries(listeners))
       globalThis.addEventListener?.(name, listener, { signal: this.#signal }); // React Native has none
-    this._ready = this._open(name, target, storage);
+    this._ready = this._open();
     this.#loop = this.#run();
   }
 
@@ -201,8 +203,8 @@ export class Client extends Queue {
    */
   async #post(body, keepalive) {
     const control = new AbortController();
-    const { signal } = control;
     const stop = () => control.abort();
+    const { signal } = control;
     const timer = setTimeout(stop, this.#options.timeoutMs ?? TIMEOUT_MS);
     this.#signal.addEventListener("abort", stop, { signal });
     try {
@@ -212,7 +214,7 @@ export class Client extends Queue {
         keepalive,
         signal,
       });
-      const document = verdictOf(answer.status, answer.headers, await answer.text());
+      const document = verdictOf(answer.status, answer.headers, await textOf(answer));
       this._learn(answer.headers.get("Gateway-Source"));
       return document;
     } finally {
