@@ -16,8 +16,11 @@ private const val BALLAST_BYTES = 1 shl 20
 private const val WAL_PAGES = 100
 
 private const val SQLITE_BUSY = 5
+private const val SQLITE_READONLY = 8
+private const val SQLITE_IOERR = 10
 private const val SQLITE_CORRUPT = 11
 private const val SQLITE_FULL = 13
+private const val SQLITE_CANTOPEN = 14
 private const val SQLITE_NOTADB = 26
 private const val SQLITE_IOERR_SHORT_READ = 522
 private const val SQLITE_IOERR_WRITE = 778
@@ -30,6 +33,10 @@ internal val SQLException.isDamage
 internal fun damage() = SQLException("a row is damaged", null, SQLITE_CORRUPT)
 
 internal val SQLException.isNoRoom get() = errorCode and PRIMARY_CODE == SQLITE_FULL || errorCode == SQLITE_IOERR_WRITE
+
+/** Whether the disk takes no write: it is full, read-only or broken. */
+internal val SQLException.isRefused
+    get() = !isDamage && errorCode and PRIMARY_CODE in setOf(SQLITE_READONLY, SQLITE_IOERR, SQLITE_FULL, SQLITE_CANTOPEN)
 
 private val SCHEMA = listOf(
     "CREATE TABLE IF NOT EXISTS installation (client TEXT NOT NULL UNIQUE)",
@@ -145,6 +152,14 @@ internal class QueueFile(private val path: File?) {
     private fun columnsOf(db: Connection, table: String) = db.createStatement().use {
         val names = it.executeQuery("SELECT name FROM pragma_table_info('$table')")
         buildSet { while (names.next()) add(names.getString(1)) }
+    }
+
+    /** Makes the rows those of another connection, in the caller's transaction. */
+    fun copyInto(db: Connection, from: Connection) {
+        for ((table, columns) in TABLES) {
+            db.createStatement().use { it.execute("DELETE FROM $table") }
+            copyRows(from, db, table, columns, "ASC")
+        }
     }
 
     fun salvageInto(db: Connection, from: Connection) {
