@@ -380,9 +380,9 @@ class Queue extends Keeper {
     /** @type {Change[]} */ const changes = found.map((letter) => ["deadLetters", `${new Date().toJSON()} ${letter.session} ${letter.sequence}`, letter]);
     if (verdicts.some(({ fate }) => fate === "session over")) {
       if (session === this._own) this._own = this._begin();
-      const unsent = [..._events.values()].filter(({ sequence }) => sequence > session._sentThrough);
-      for (const event of [...moved, ...unsent]) {
-        if (!_events.has(event.sequence)) continue;
+      for (const event of _events.values()) {
+        const isMoved = batch.events.includes(event) ? moved.includes(event) : event.sequence > doubtfulThrough; // behind it nothing is stored
+        if (!isMoved) continue;
         changes.push(...this._own._append(JSON.stringify(movedOf(event)), true, event.time));
         done.push(event.sequence);
       }
@@ -475,7 +475,7 @@ class Queue extends Keeper {
   _begin() {
     const session = ksuid();
     const row = { session, last: 0, doubtfulThrough: 0, client: this._client, source: this._source };
-    return this.#add(row, this._isLeft ? undefined : hold(`${this._name} ${session}`));
+    return this.#add(row, /** @type {any} */ (this._isLeft || hold(`${this._name} ${session}`)));
   }
 
   /**
@@ -577,6 +577,7 @@ const REFUSED = 10; // times as long: a key that is being rotated is right again
 const REFUSALS_MAX = 3;
 const TELL_MS = 3_600_000;
 const POLL_MS = 20; // of what waits, by flush
+const POLLS_OF_A_TRY = 50; // so often does flush try at least
 
 const EVENT = 1; // what ends a pause
 const URGENT = 2;
@@ -665,11 +666,13 @@ export class Client extends Queue {
   async flush(timeoutMs = 10_000) {
     const end = performance.now() + timeoutMs;
     await within(timeoutMs, this._ready);
-    this._adoptAt = this.#failures = 0;
+    this._adoptAt = 0;
     this._isAllRead = false; // until it is looked again
-    this.#wake(URGENT);
     const isLeft = () => this.waiting > 0 || (this._isInUse && !this._isAllRead);
-    while (isLeft() && performance.now() < end && !this.#signal.aborted) await within(POLL_MS);
+    for (let polls = 0; isLeft() && !this.#signal.aborted; await within(POLL_MS)) {
+      if (!(polls++ % POLLS_OF_A_TRY)) this.#wake(URGENT);
+      if (performance.now() > end) break;
+    }
     return !isLeft();
   }
 
@@ -700,7 +703,7 @@ export class Client extends Queue {
       } catch (/** @type {any} */ err) {
         if (this.#signal.aborted) return;
         this._tell("delivery", err ?? "failed");
-        await this.#sleep(pauseAfter(err, ++this.#failures), err?.retryAfterMs ? END : URGENT);
+        await this.#sleep(pauseAfter(err, ++this.#failures), err?.isGateway && err.retryAfterMs ? END : URGENT);
       }
     }
   }
@@ -719,7 +722,7 @@ export class Client extends Queue {
       const [event] = batch.events;
       if (!/again|refused/.test(err.kind)) {
         this.#eventsMax = half || 1; // its size may be the reason
-        if (!half && !err.isSure) {
+        if (!half && !(err.isGateway && err.kind === "split")) {
           await this.#ask(); // who refuses all says nothing of this one
           err.kind = (event.refusals = (event.refusals ?? 0) + 1) < REFUSALS_MAX ? "doubt" : "split";
         }
@@ -941,10 +944,9 @@ export function verdictOf(status, headers, text) {
   const said = `${status} ${isGateway ? document.code : ""}`;
   const isRefused = /^40[13] ./.test(said);
   const isDoubted = /^4(?!08|29)/.test(said);
-  const isSplit = ABOUT_THE_BODY.test(said);
   throw Object.assign(new Error(`${status} ${text.slice(0, 200)}`), {
-    isSure: isSplit && isGateway, // who is between may say so of all
-    kind: isSplit ? "split" : isRefused ? "refused" : isDoubted ? "doubt" : "again",
+    isGateway, // who is between may say so of all
+    kind: ABOUT_THE_BODY.test(said) ? "split" : isRefused ? "refused" : isDoubted ? "doubt" : "again",
     retryAfterMs: Math.min(Number(headers.get("Retry-After")) * 1_000 || 0, RETRY_AFTER_MAX_MS), // a date would need a clock that is right
   });
 }
@@ -1038,7 +1040,7 @@ export function attempt(work) {
 
 /** Return a new KSUID: 4 bytes of time, which sort it roughly, and 16 random ones, in base 62. */
 export function ksuid() {
-  let time = (Math.abs(Date.now() / 1_000 - 1_400_000_000) % 2 ** 32) * (2 ** 128 / 62 ** 20);
+  let time = (Math.abs(Date.now() / 1_000 - 1_400_000_000) % 2 ** 32) * 483.0651; // 2 ** 128 / 62 ** 20, to some seconds
   let digits = "";
   for (const byte of crypto.getRandomValues(new Uint8Array(27))) {
     const digit = Math.floor(digits.length < 21 ? byte : (time /= 62)) % 62; // the last ones are those that random ones do not fill

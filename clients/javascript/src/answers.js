@@ -21,10 +21,9 @@ export function verdictOf(status, headers, text) {
   const said = `${status} ${isGateway ? document.code : ""}`;
   const isRefused = /^40[13] ./.test(said);
   const isDoubted = /^4(?!08|29)/.test(said);
-  const isSplit = ABOUT_THE_BODY.test(said);
   throw Object.assign(new Error(`${status} ${text.slice(0, 200)}`), {
-    isSure: isSplit && isGateway, // who is between may say so of all
-    kind: isSplit ? "split" : isRefused ? "refused" : isDoubted ? "doubt" : "again",
+    isGateway, // who is between may say so of all
+    kind: ABOUT_THE_BODY.test(said) ? "split" : isRefused ? "refused" : isDoubted ? "doubt" : "again",
     retryAfterMs: Math.min(Number(headers.get("Retry-After")) * 1_000 || 0, RETRY_AFTER_MAX_MS), // a date would need a clock that is right
   });
 }

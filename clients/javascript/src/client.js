@@ -13,6 +13,7 @@ const REFUSED = 10; // times as long: a key that is being rotated is right again
 const REFUSALS_MAX = 3;
 const TELL_MS = 3_600_000;
 const POLL_MS = 20; // of what waits, by flush
+const POLLS_OF_A_TRY = 50; // so often does flush try at least
 
 const EVENT = 1; // what ends a pause
 const URGENT = 2;
@@ -101,11 +102,13 @@ export class Client extends Queue {
   async flush(timeoutMs = 10_000) {
     const end = performance.now() + timeoutMs;
     await within(timeoutMs, this._ready);
-    this._adoptAt = this.#failures = 0;
+    this._adoptAt = 0;
     this._isAllRead = false; // until it is looked again
-    this.#wake(URGENT);
     const isLeft = () => this.waiting > 0 || (this._isInUse && !this._isAllRead);
-    while (isLeft() && performance.now() < end && !this.#signal.aborted) await within(POLL_MS);
+    for (let polls = 0; isLeft() && !this.#signal.aborted; await within(POLL_MS)) {
+      if (!(polls++ % POLLS_OF_A_TRY)) this.#wake(URGENT);
+      if (performance.now() > end) break;
+    }
     return !isLeft();
   }
 
@@ -136,7 +139,7 @@ export class Client extends Queue {
       } catch (/** @type {any} */ err) {
         if (this.#signal.aborted) return;
         this._tell("delivery", err ?? "failed");
-        await this.#sleep(pauseAfter(err, ++this.#failures), err?.retryAfterMs ? END : URGENT);
+        await this.#sleep(pauseAfter(err, ++this.#failures), err?.isGateway && err.retryAfterMs ? END : URGENT);
       }
     }
   }
@@ -155,7 +158,7 @@ export class Client extends Queue {
       const [event] = batch.events;
       if (!/again|refused/.test(err.kind)) {
         this.#eventsMax = half || 1; // its size may be the reason
-        if (!half && !err.isSure) {
+        if (!half && !(err.isGateway && err.kind === "split")) {
           await this.#ask(); // who refuses all says nothing of this one
           err.kind = (event.refusals = (event.refusals ?? 0) + 1) < REFUSALS_MAX ? "doubt" : "split";
         }

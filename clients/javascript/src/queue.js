@@ -72,9 +72,9 @@ class Queue extends Keeper {
     /** @type {Change[]} */ const changes = found.map((letter) => ["deadLetters", `${new Date().toJSON()} ${letter.session} ${letter.sequence}`, letter]);
     if (verdicts.some(({ fate }) => fate === "session over")) {
       if (session === this._own) this._own = this._begin();
-      const unsent = [..._events.values()].filter(({ sequence }) => sequence > session._sentThrough);
-      for (const event of [...moved, ...unsent]) {
-        if (!_events.has(event.sequence)) continue;
+      for (const event of _events.values()) {
+        const isMoved = batch.events.includes(event) ? moved.includes(event) : event.sequence > doubtfulThrough; // behind it nothing is stored
+        if (!isMoved) continue;
         changes.push(...this._own._append(JSON.stringify(movedOf(event)), true, event.time));
         done.push(event.sequence);
       }
@@ -167,7 +167,7 @@ class Queue extends Keeper {
   _begin() {
     const session = ksuid();
     const row = { session, last: 0, doubtfulThrough: 0, client: this._client, source: this._source };
-    return this.#add(row, this._isLeft ? undefined : hold(`${this._name} ${session}`));
+    return this.#add(row, /** @type {any} */ (this._isLeft || hold(`${this._name} ${session}`)));
   }
 
   /**

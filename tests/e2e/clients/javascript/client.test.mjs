@@ -277,6 +277,22 @@ for (const Kind of KINDS) client_test(`${Kind.name}: flush asks no sooner than i
   assert.deepEqual(server.names(), ["Seen"]);
 });
 
+for (const Kind of KINDS) client_test(`${Kind.name}: flush tries each second whatever a proxy asks for`, async (server, open) => {
+  const client = open({}, Kind);
+  server.answer = (_, response) => {
+    response.writeHead(503, { "Retry-After": "120" });
+    response.end("<html>");
+    return true;
+  };
+  await client.track("Seen");
+  const flushed = client.flush(30_000);
+  while (server.bodies.length < 4) await new Promise((resolve) => setTimeout(resolve, 10));
+  assert.ok(server.bodies.length < 10);
+  server.answer = null;
+  assert.equal(await flushed, true);
+  assert.deepEqual(server.names(), ["Seen"]);
+});
+
 client_test("closing keeps its time while an answer drips", async (server, open) => {
   const client = open({ timeoutMs: 15_000 });
   server.answer = WAITING.dripping;

@@ -42,8 +42,7 @@ private val SCHEMA = listOf(
     "CREATE TABLE IF NOT EXISTS installation (client TEXT NOT NULL UNIQUE)",
     "CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     """CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL UNIQUE,
-        last INTEGER NOT NULL DEFAULT 0, sent_through INTEGER NOT NULL DEFAULT 0,
-        doubtful_through INTEGER NOT NULL DEFAULT 0, source TEXT NOT NULL DEFAULT '')""",
+        last INTEGER NOT NULL DEFAULT 0, doubtful_through INTEGER NOT NULL DEFAULT 0, source TEXT NOT NULL DEFAULT '')""",
     """CREATE TABLE IF NOT EXISTS events (session_id INTEGER NOT NULL, sequence INTEGER NOT NULL,
         content TEXT NOT NULL, queued_at_ms INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (session_id, sequence)) WITHOUT ROWID""",
     """CREATE TABLE IF NOT EXISTS dead_letters (id INTEGER PRIMARY KEY, session TEXT NOT NULL,
@@ -56,14 +55,14 @@ internal const val IS_CLIENT = "(length(client) BETWEEN 1 AND 100 AND client NOT
 /** What is not so was damaged, and can be read all the same. */
 private val IS_WHOLE = mapOf(
     "installation" to IS_CLIENT,
-    "sessions" to "typeof(session) || typeof(last) || typeof(sent_through) || typeof(doubtful_through) = 'textintegerintegerinteger'",
+    "sessions" to "typeof(session) || typeof(last) || typeof(doubtful_through) = 'textintegerinteger'",
     "events" to "typeof(session_id) || typeof(sequence) || typeof(content) = 'integerintegertext'",
 )
 
 private val TABLES = mapOf(
     "installation" to "client",
     "settings" to "name, value",
-    "sessions" to "id, session, last, sent_through, doubtful_through, source",
+    "sessions" to "id, session, last, doubtful_through, source",
     "events" to "session_id, sequence, content, queued_at_ms",
     "dead_letters" to "id, session, sequence, code, message, content",
 )

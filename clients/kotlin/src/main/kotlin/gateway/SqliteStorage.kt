@@ -38,7 +38,7 @@ class SqliteStorage private constructor(
     /** Of the key; "" while it is not known. */
     private var source = ""
 
-    /** How far each session was sent: by this run as it happened, by earlier ones as the file allows for. */
+    /** How far each session of this run was sent. */
     private val sentThrough = mutableMapOf<Long, Long>()
 
     /** Reads what is in a file that was opened, with what `salvage` adds of another one. */
@@ -55,8 +55,6 @@ class SqliteStorage private constructor(
                 if (client.isEmpty()) execute("DELETE FROM events") // whose they are cannot be read
                 clientId = client.ifEmpty { newClientId() }
                 execute("INSERT OR IGNORE INTO installation VALUES (?)", clientId)
-                query("SELECT id, sent_through FROM sessions") { sentThrough[it.getLong(1)] = it.getLong(2) }
-                sentThrough.keys.forEach { markNext(it) }
             }
         } catch (err: SQLException) {
             if (!err.isRefused) throw err // without room for it, what is there can be sent all the same
@@ -128,13 +126,16 @@ class SqliteStorage private constructor(
             val fits = events.isEmpty() || bytes <= BATCH_BYTES
             if (it.getLong(1) == first + events.size && fits) events += Queued(content, it.getLong(3))
         }
-        val isLast = first + events.size - 1 == last && (isClosing || id != current)
-        Batch(clientId, session, first, events, sentThrough[id] ?: 0, doubtful, isLast)
+        val through = first + events.size - 1
+        // An earlier run may have sent more than the file says, but nothing that is stored is further behind an
+        // event that is not: each request says that all before it have their verdicts.
+        val sentBefore = sentThrough[id] ?: (through + BATCH_EVENTS - 1)
+        Batch(clientId, session, first, events, sentBefore, doubtful, isLast = through == last && (isClosing || id != current))
     }
 
     override fun noteSent(batch: Batch) {
         val id = idOf(batch.session) ?: return
-        sentThrough[id] = maxOf(sentThrough[id] ?: 0, batch.lastSequence)
+        sentThrough.computeIfPresent(id) { _, sent -> maxOf(sent, batch.lastSequence) }
     }
 
     override fun settle(batch: Batch, settlement: Settlement) = inMemoryIfRefused {
@@ -146,9 +147,8 @@ class SqliteStorage private constructor(
             settlement.deadLetters.forEach { bury(it) }
             if (settlement.isSessionOver) {
                 next = if (next == null || next == id) newSession() else next
-                move(id, settlement.moved, next!!)
+                move(id, settlement.moved, maxOf(batch.lastSequence, settlement.doubtfulThrough), next!!)
             }
-            markNext(id)
             execute(
                 "DELETE FROM sessions WHERE id IS NOT ? AND NOT EXISTS" +
                     " (SELECT 1 FROM events WHERE session_id = sessions.id)",
@@ -320,7 +320,7 @@ class SqliteStorage private constructor(
 
     private fun newSession(): Long {
         execute("INSERT INTO sessions (session, source) VALUES (?, ?)", ksuid(clock.nowMs()), source)
-        return one("SELECT last_insert_rowid()") { it.getLong(1) }!!
+        return one("SELECT last_insert_rowid()") { it.getLong(1) }!!.also { sentThrough[it] = 0 }
     }
 
     /** Puts events behind the last one of a session; returns the first sequence. */
@@ -336,21 +336,19 @@ class SqliteStorage private constructor(
             insert.executeBatch()
         }
         execute("UPDATE sessions SET last = ? WHERE id = ?", first + events.size - 1, id)
-        markNext(id)
         return first
     }
 
-    /** Puts refused events of a session that is over into another, and those of it that were never sent. */
-    private fun move(over: Long, refused: List<Queued>, into: Long) {
-        val unsent = mutableListOf<Queued>()
+    /** Puts refused events of a session that is over into another, and those behind a sequence: they are not stored. */
+    private fun move(over: Long, refused: List<Queued>, through: Long, into: Long) {
+        val later = mutableListOf<Queued>()
         val session = one("SELECT session FROM sessions WHERE id = ?", over) { it.getString(1) }!!
-        val sent = sentThrough[over] ?: 0
         query(
             "SELECT sequence, content, queued_at_ms FROM events WHERE session_id = ? AND sequence > ? ORDER BY sequence",
-            over, sent,
-        ) { unsent += Queued(it.getString(2), it.getLong(3)).movedFrom(Place(session, it.getLong(1))) }
-        execute("DELETE FROM events WHERE session_id = ? AND sequence > ?", over, sent)
-        append(into, refused + unsent)
+            over, through,
+        ) { later += Queued(it.getString(2), it.getLong(3)).movedFrom(Place(session, it.getLong(1))) }
+        execute("DELETE FROM events WHERE session_id = ? AND sequence > ?", over, through)
+        append(into, refused + later)
     }
 
     companion object {

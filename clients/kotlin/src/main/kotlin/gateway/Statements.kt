@@ -42,13 +42,6 @@ abstract class Statements internal constructor(internal var db: Connection) {
     internal fun idOf(session: String): Long? =
         one("SELECT id FROM sessions WHERE session = ?", session) { it.getLong(1) }
 
-    /** Allows for the next batch, so that nothing has to be written before it is sent. */
-    internal fun markNext(id: Long) = execute(
-        "UPDATE sessions SET sent_through = max(sent_through, min(last, coalesce((SELECT min(sequence) FROM events" +
-            " WHERE session_id = sessions.id), last) + ? - 1)) WHERE id = ?",
-        BATCH_EVENTS, id,
-    )
-
     internal fun bury(letter: DeadLetter) {
         execute(
             "INSERT INTO dead_letters (session, sequence, code, message, content) VALUES (?, ?, ?, ?, ?)",
