@@ -156,6 +156,11 @@ class RocksIndex:
                 entries[place] = entry
         return entries
 
+    def expect(self, keys: int) -> None:
+        """See DedupeIndex. Entries are written with the state, so without a record there is none."""
+        if self.state.last_offset < 0:
+            self._bloom.expect(keys)
+
     def warm(self) -> bool:
         """See DedupeIndex: 2 to 4 ms of the scan for the Bloom filter cache."""
         self._opened()
