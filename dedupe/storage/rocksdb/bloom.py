@@ -8,12 +8,14 @@ filter is complete, and from then on only the keys that pass it.
 RocksIndex.lookup -> **BloomFilterCache.possible** -> RocksDB's multi-get
 """
 
+import hashlib
 import mmap
 import struct
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import combinations, islice
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import structlog
 from rocksdict import ReadOptions
@@ -42,6 +44,10 @@ def _masks() -> list[int]:
 
 
 _MASK_OF = _masks()
+_MASK_WORDS = array("I", _MASK_OF)
+
+AddKeys: TypeAlias = Callable[[memoryview, "array[int]", list[EventKey]], bool | None]
+"""The native module's KeyFilter.add: words, masks and keys; None if Python has to do it."""
 
 
 class _Layout(NamedTuple):
@@ -77,7 +83,7 @@ class KeyFilter:
     through memory in order; its last 12 bits select the mask. Event keys are hash values already.
     """
 
-    def __init__(self, keys: int) -> None:
+    def __init__(self, keys: int, native: AddKeys | None = None) -> None:
         """
         Reserve memory for `keys` >= 1; the system assigns pages as keys are added.
 
@@ -87,6 +93,12 @@ class KeyFilter:
         self._count = max(1, keys * BITS_PER_KEY // (8 * _WORD_BYTES))
         self._words = memoryview(mmap.mmap(-1, self._count * _WORD_BYTES)).cast("I")
         self._keys_left = 2 * keys
+        self._native = native
+
+    @property
+    def words(self) -> bytes:
+        """A copy of its bits."""
+        return self._words.tobytes()
 
     @property
     def is_full(self) -> bool:
@@ -96,6 +108,8 @@ class KeyFilter:
     def add(self, keys: Sequence[EventKey]) -> None:
         """Add keys."""
         self._keys_left -= len(keys)
+        if self._native is not None and self._native(self._words, _MASK_WORDS, [*keys]):
+            return
         words, mask_of = self._words, _MASK_OF
         for first in range(0, len(keys), _CHUNK):
             chunk = keys[first : first + _CHUNK]
@@ -140,8 +154,9 @@ class BloomFilterCache:
     filter is complete.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, native: AddKeys | None = None) -> None:
         self._database = database
+        self._native = native
         self._tuning = database.tuning
         self._filter: KeyFilter | None = None
         self._next: KeyFilter | None = None
@@ -192,7 +207,7 @@ class BloomFilterCache:
     def _new_filter(self, keys: int) -> KeyFilter | None:
         """Return an empty filter; None if there is no memory for it."""
         try:
-            return KeyFilter(keys)
+            return KeyFilter(keys, self._native)
         except OSError as err:
             structlog.get_logger(__name__).warning(
                 "no memory for the Bloom filter cache of an index",
@@ -230,3 +245,12 @@ class BloomFilterCache:
         finally:
             del iterator
         return ends
+
+
+def is_adding_proved(native: AddKeys) -> bool:
+    """Whether the native module sets the same bits as the Python code."""
+    keys = [hashlib.blake2b(bytes([n % 256, n // 256]), digest_size=KEY_BYTES).digest() for n in range(1_000)]
+    filters = KeyFilter(200), KeyFilter(200, native)
+    for each in filters:
+        each.add(keys)
+    return filters[0].words == filters[1].words

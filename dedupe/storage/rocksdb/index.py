@@ -20,7 +20,7 @@ from dedupe.model.errors import GatewayError, IndexCorruptError
 from dedupe.model.identity import KEY_BYTES
 from dedupe.model.types import Entry, EventKey, Offset
 from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, WalFiles
-from dedupe.storage.rocksdb.bloom import BloomFilterCache
+from dedupe.storage.rocksdb.bloom import AddKeys, BloomFilterCache
 from dedupe.storage.rocksdb.database import Database, Tuning, destroy, is_empty, translate
 from dedupe.storage.rocksdb.format import (
     ENTRY,
@@ -53,10 +53,12 @@ class RocksIndex:
         tuning: Tuning,
         *,
         close: Callable[[Database], None] = Database.close,
+        native: AddKeys | None = None,
     ) -> None:
         """Open the index at `path`, or create an empty one. Raises as RocksStore.open does."""
         self.path = path
         self._close = close
+        self._native = native
         self._identity = identity
         self._tuning = tuning
         self._database: Database | None = None
@@ -321,7 +323,7 @@ class RocksIndex:
 
     def _use(self, database: Database) -> Database:
         """Use an open database, with an empty Bloom filter."""
-        self._database, self._bloom = database, BloomFilterCache(database)
+        self._database, self._bloom = database, BloomFilterCache(database, self._native)
         self._sessions = SessionTable(database)
         return database
 

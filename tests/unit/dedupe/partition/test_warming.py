@@ -49,6 +49,16 @@ def begun(warming: Warming, index: Index) -> None:
     warming.begin(cast(Any, index))
 
 
+async def taken(index: Index, steps: int) -> None:
+    """Wait until an index has taken so many steps, and see that it takes no more for some turns."""
+    async with asyncio.timeout(10):
+        while len(index.turns) < steps:
+            await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(index.turns) == steps
+
+
 async def test_two_indexes_take_steps_in_turns_of_their_own(turns: Turns) -> None:
     turn = asyncio.Lock()
     indexes = [Index(turns, 5), Index(turns, 5)]
@@ -65,14 +75,11 @@ async def test_begun_again_it_goes_on_and_is_not_begun_twice(turns: Turns) -> No
     warming, index = Warming(asyncio.Lock()), Index(turns, 3)
     for _ in range(5):
         begun(warming, index)
-    async with asyncio.timeout(10):
-        while index.steps_left:
-            await asyncio.sleep(0)
+    await taken(index, 3)
     await asyncio.sleep(0)
     index.steps_left = 1
     begun(warming, index)
-    await asyncio.sleep(0)
-    assert len(index.turns) == 4
+    await taken(index, 4)
 
 
 async def test_no_step_follows_the_end(turns: Turns) -> None:
@@ -89,10 +96,7 @@ async def test_no_step_follows_the_end(turns: Turns) -> None:
 
 async def test_damaged_index_is_left_to_its_next_look_up(turns: Turns) -> None:
     warming, index = Warming(asyncio.Lock()), Index(turns, 0)
-    begun(warming, index)
-    for _ in range(3):
+    for steps in (1, 2):
+        begun(warming, index)
+        await taken(index, steps)
         await asyncio.sleep(0)
-    begun(warming, index)
-    for _ in range(3):
-        await asyncio.sleep(0)
-    assert len(index.turns) == 2
