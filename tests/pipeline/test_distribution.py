@@ -1,9 +1,12 @@
 """Claim: the wheel of the jobs works without the gateway, and shares no file with the gateway's."""
 
+import ast
+import re
 import subprocess
 import sys
 import zipfile
 from email import message_from_bytes
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -74,6 +77,40 @@ def test_it_shares_no_file_with_the_gateway_and_asks_for_nothing_of_it(wheel: Pa
     (about,) = (name for name in names if name.endswith("METADATA"))
     needed = message_from_bytes(zipfile.ZipFile(wheel).read(about)).get_all("Requires-Dist", [])
     assert not [line for line in needed if line.startswith((*NOT_NEEDED, "idempotent"))]
+
+
+def test_it_asks_for_all_that_it_imports(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    imported = set[str]()
+    for name in files_of(wheel):
+        if name.endswith(".py"):
+            imported |= modules_imported_by(archive.read(name))
+    (about,) = (name for name in archive.namelist() if name.endswith("METADATA"))
+    asked = {
+        re.split(r"[^\w-]", line)[0].lower().replace("-", "_")
+        for line in message_from_bytes(archive.read(about)).get_all("Requires-Dist", [])
+    }
+    known = packages_distributions()
+    others = imported - sys.stdlib_module_names - {"pipeline", "py4j"}  # py4j is pyspark's
+    missing = [
+        name
+        for name in others
+        if not asked & {owner.lower().replace("-", "_") for owner in known.get(name, [])}
+    ]
+    missing.remove("aws_msk_iam_sasl_signer")  # of the extra msk, and not installed here
+    assert {"pyspark", "pyarrow"} <= others
+    assert not missing
+
+
+def modules_imported_by(source: bytes) -> set[str]:
+    """Return the top-level names of what a file imports, wherever in it."""
+    names = set[str]()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.partition(".")[0])
+    return names
 
 
 def test_the_wheel_of_its_sdist_is_the_same(wheel: Path, tmp_path: Path) -> None:

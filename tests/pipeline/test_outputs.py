@@ -152,7 +152,11 @@ def test_engines_read_the_tables_in_place(lake: Path) -> None:
     assert len(queries) == 5
     for block in queries:
         engine, _, query = block.removeprefix("-- ").replace("'lake/", f"'{lake}/").partition("\n")
-        command: list[str | Path] = [ENGINES, Path(__file__).with_name("engines.py"), engine.partition(";")[0]]
+        command: list[str | Path] = [
+            ENGINES,
+            Path(__file__).with_name("engines.py"),
+            engine.partition(";")[0],
+        ]
         done = subprocess.run(
             command,
             input=query,
