@@ -41,7 +41,6 @@ from dedupe.storage.kafka.setting_rules import Demands
 from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.kafka.topics import (
     TopicSpec,
-    add_partitions,
     create_topics,
     inspect_topics,
     prepare_topics,
@@ -351,11 +350,11 @@ def open_input(settings: Settings, spec: InputSpec) -> InputLog:
     return KafkaInputs(config)
 
 
-def adding_partitions(store: LogStore) -> Callable[[str, int], Awaitable[bool]]:
-    """Return what gives a topic more partitions. Raises ConfigurationError: the log is not on Kafka."""
+def on_kafka(store: LogStore) -> KafkaStore:
+    """Return a log that can be divided. Raises ConfigurationError: it is not on Kafka."""
     if not isinstance(store, KafkaStore):
         raise ConfigurationError("only a topic on Kafka can be divided: the embedded log stays as it began")
-    return partial(add_partitions, store)
+    return store
 
 
 async def own_topic_ids(store: LogStore, settings: Settings) -> set[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,16 +28,17 @@ async def _resharding() -> "AsyncIterator[Resharding]":
     from app.cli.resharding import Resharding, check_is_begun
     from app.settings.model import Settings
     from app.settings.section import load
-    from app.stores import adding_partitions, open_for_notes
+    from app.stores import on_kafka, open_for_notes
     from dedupe.model.identity import Identity
+    from dedupe.storage.kafka.topics import add_partitions
     from dedupe.storage.routing_records import routing_topic_of
 
     settings = load(Settings)
-    async with open_for_notes(settings) as store:
-        add_partitions, topic = adding_partitions(store), settings.log.topics[0]
+    async with open_for_notes(settings) as opened:
+        store, topic = on_kafka(opened), settings.log.topics[0]
         await check_is_begun(store, settings)
-        identity = Identity(settings.gateway.identity_key)
-        yield Resharding(store, topic, identity, routing_topic_of(topic.name), add_partitions, note)
+        identity, add = Identity(settings.gateway.identity_key), partial(add_partitions, store)
+        yield Resharding(store, topic, identity, routing_topic_of(topic.name), add, note)
 
 
 @reshard.command()

@@ -9,18 +9,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from app.settings.model import Settings
 from dedupe.decide.layout import Layout
-from dedupe.decide.resharding import Decision, Plan, Routing, moves_to, why_invalid, why_no_growth
+from dedupe.decide.resharding import Decision, Plan, Routing, growth_to, why_invalid, why_no_growth
 from dedupe.model.clock import SystemClock
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.identity import Identity
 from dedupe.model.inherited import LEVELS_MAX
 from dedupe.model.types import Topic
 from dedupe.storage.dividing import decide
-from dedupe.storage.log import LogStore
+from dedupe.storage.log import DecidingLog, LogStore, PartitionLog
 from dedupe.storage.pinning import check_pins
 from dedupe.storage.routing_records import Seal
 
@@ -32,11 +32,34 @@ PATIENCE_S = 120.0
 PAUSE_S = 0.5
 
 
+class Plans(Protocol):
+    """The plans of a topic; see RoutingTopic."""
+
+    async def routing(self, partitions: int) -> tuple[Routing, bool]: ...
+
+    async def seal(self) -> Seal: ...
+
+    async def write_plan(self, plan: Plan) -> None: ...
+
+    async def close_plan(self, number: int) -> None: ...
+
+
+class DividedStore(Protocol):
+    """A log whose partitions can be divided; see KafkaStore."""
+
+    @property
+    def routing_topic(self) -> Plans: ...
+
+    def partition_log(self, topic: str, partition: int) -> PartitionLog: ...
+
+    def deciding_log(self, topic: str, partition: int) -> DecidingLog: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Resharding:
     """One command on one topic."""
 
-    store: Any  # a KafkaStore
+    store: DividedStore
     topic: Topic  # with the partitions that it began with
     identity: Identity
     routing_topic: str
@@ -73,7 +96,7 @@ class Resharding:
             self.tell(f"partition {move.target} gets {share} of partition {move.source}")
         if is_dry:
             return
-        await self._make_room(partitions, notice_s)
+        await self._make_room(plan, notice_s)
         await self.store.routing_topic.write_plan(plan)
         await self._decide_all(await self._routing_with(plan), keeps=False)
 
@@ -123,19 +146,18 @@ class Resharding:
         if max((len(each.ancestors) for each in lineages if each), default=0) + 2 > LEVELS_MAX:
             raise ConfigurationError("the topic was divided too often to be divided again")
         before = tuple(routing.decisions[parent] for parent in sorted(routing.decisions))
-        plan = Plan(routing.version.plan + 1, partitions, moves_to(routing.homes, partitions), before)
+        plan = Plan(routing.version.plan + 1, partitions, growth_to(routing, partitions), before)
         if why := why_invalid(plan, routing.homes) or why_no_growth(plan, routing):
             raise ConfigurationError(
                 f"{now} partitions cannot become {partitions}: {why}. A multiple of {now} is possible"
             )
         return plan
 
-    async def _make_room(self, partitions: int, notice_s: float) -> None:
-        """Have both topics get their partitions, of which the new ones must be empty."""
-        await self.add_partitions(self.routing_topic, partitions + 1)
-        is_new = await self.add_partitions(self.topic.name, partitions)
-        routing, _ = await self._routing()
-        for partition in range(1 + max(routing.homes), partitions):
+    async def _make_room(self, plan: Plan, notice_s: float) -> None:
+        """Have both topics get their partitions, of which those that a plan gives slots must be empty."""
+        await self.add_partitions(self.routing_topic, plan.partitions + 1)
+        is_new = await self.add_partitions(self.topic.name, plan.partitions)
+        for partition in sorted({move.target for move in plan.moves}):
             log = self.store.partition_log(self.topic.name, partition)
             start, end = await log.bounds()
             async with aclosing(log.read(start, end, records_max=1)) as batches:

@@ -9,8 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from app.cli.resharding import Resharding
-from dedupe.decide.resharding import Plan, Routing, moves_to
+from dedupe.decide.layout import Layout
+from dedupe.decide.resharding import Plan, Routing, growth_to
 from dedupe.model.errors import ConfigurationError
+from dedupe.model.record import build_record
 from dedupe.storage.dividing import decide
 from dedupe.storage.routing_records import Seal
 from tests.sim.reshard_world import ReshardWorld
@@ -63,10 +65,10 @@ async def begun() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
     )
 
 
-async def cut(world: ReshardWorld, partition: int) -> None:
+async def cut(world: ReshardWorld, partition: int, *, keeps: bool = False) -> None:
     log = world.log.another().deciding_log(CLEAN.name, partition)
     await decide(
-        log, world.seal, world.plans[-1], partition, world.layout, world.identity, keeps=False, now_ms=1
+        log, world.seal, world.plans[-1], partition, world.layout, world.identity, keeps=keeps, now_ms=1
     )
 
 
@@ -102,7 +104,35 @@ async def test_status_says_what_partitions_inherit_while_a_later_plan_is_open() 
     inherits = [row["inherits"] for row in await command.status()]
     world.plan(4 * CLEAN.partitions)
 
-    assert moves_to(world.routing().homes, 4 * CLEAN.partitions)
+    assert growth_to(world.routing(), 4 * CLEAN.partitions)
     assert [row["inherits"] for row in await command.status()] == inherits
     await cut(world, 0)
     assert [row["inherits"] for row in await command.status()][: len(inherits)] == inherits
+
+
+async def test_topic_of_which_a_partition_kept_its_slots_is_divided_again() -> None:
+    world, _, command = await begun()
+    world.plan(2 * CLEAN.partitions)
+    for partition in range(CLEAN.partitions):
+        await cut(world, partition, keeps=partition == 0)
+    assert CLEAN.partitions not in world.routing().homes, "it would have been divided off the one that kept"
+
+    await command.plan(4 * CLEAN.partitions, notice_s=0, is_dry=False)
+
+    layout = Layout(CLEAN.partitions, world.routing())
+    assert layout.partitions == 4 * CLEAN.partitions
+    roots = [layout.root_of(partition) for partition in range(layout.partitions)]
+    assert roots == [partition % CLEAN.partitions for partition in range(layout.partitions)]
+
+
+async def test_partition_below_others_that_somebody_wrote_to_gets_no_slots() -> None:
+    world, _, command = await begun()
+    world.plan(2 * CLEAN.partitions)
+    for partition in range(CLEAN.partitions):
+        await cut(world, partition, keeps=partition == 0)
+    foreign = world.log.another().partition_log(CLEAN.name, CLEAN.partitions)
+    await foreign.fence()
+    await foreign.append([build_record(world.event("1"), lane_seq=0, timestamp_ms=1)])
+
+    with pytest.raises(ConfigurationError, match=f"partition {CLEAN.partitions} of .* somebody else"):
+        await command.plan(4 * CLEAN.partitions, notice_s=0, is_dry=False)
