@@ -15,6 +15,7 @@ from dedupe.model.errors import ConfigurationError
 from dedupe.model.record import build_record
 from dedupe.storage.dividing import decide
 from dedupe.storage.routing_records import Seal
+from dedupe.storage.settling import Settling
 from tests.sim.reshard_world import ReshardWorld
 from tests.sim.world import CLEAN
 
@@ -52,6 +53,8 @@ async def begun() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
         routing_topic=topic, deciding_log=log.deciding_log, partition_log=log.partition_log
     )
 
+    settling = Settling(store, CLEAN, world.identity, world.clock, lambda text: None)
+
     async def add_partitions(name: str, count: int) -> bool:
         if name == CLEAN.name:
             world.log.add_partitions(name, count)
@@ -61,7 +64,7 @@ async def begun() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
     return (
         world,
         topic,
-        Resharding(store, CLEAN, world.identity, f"{CLEAN.name}.routing", add, lambda text: None),
+        Resharding(settling, f"{CLEAN.name}.routing", add),
     )
 
 
