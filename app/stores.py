@@ -72,8 +72,7 @@ class OpenLog(NamedTuple):
     inspection: Inspection = NOTHING_FOUND  # of Kafka's topics and brokers
     inspect: Callable[[], Awaitable[Inspection]] | None = None
     """Looks at them again, see inspect_topics; None for the embedded log."""
-    has_new_plan: Callable[[], Awaitable[bool]] | None = None
-    """See RoutingTopic; None for the embedded log, which is never divided."""
+    has_new_plan: Callable[[], Awaitable[bool]] | None = None  # see RoutingTopic; None: never divided
 
     @property
     def embedded(self) -> SqliteStore | None:
@@ -270,10 +269,10 @@ async def open_for_reading(
 @asynccontextmanager
 async def open_for_notes(settings: Settings) -> AsyncIterator[LogStore]:
     """Open the log for notes, also while a gateway writes to it. Raises as open_for_reading does."""
-    log, identity = settings.log, Identity(settings.gateway.identity_key)
+    log = settings.log
     if log.kind == "sqlite" and not sqlite_path(log.data_dir).exists():
         raise ConfigurationError(f"there is no log in {log.data_dir}")
-    async with _open_beside(log, identity, read_only=False) as store:
+    async with _open_beside(log, Identity(settings.gateway.identity_key), read_only=False) as store:
         yield store
 
 

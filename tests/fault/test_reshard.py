@@ -1,6 +1,7 @@
 """
-Claim: an operator divides a topic on Kafka by one command while a gateway serves it; every id is answered with
-the same bytes as before, each event is stored once, client sessions go on, and what cannot be done is said.
+Claim: an operator divides a topic on Kafka by one command while a gateway serves it; every id is answered
+with the same bytes as before, each event is stored once, client sessions go on, and what cannot be done is
+said.
 """
 
 import threading

@@ -115,25 +115,34 @@ async def stop(workers: Workers) -> None:
     assert not load.refusals(but=[leaving])
 
 
-@pytest.mark.parametrize("is_killed", [False, True], ids=["stays", "killed"])
+@pytest.mark.parametrize("befalls", ["nothing", "kill", "freeze"])
 async def test_group_is_divided_under_load(
-    workers: Workers, log: LogUnderTest, kafka_bootstrap: str, is_killed: bool
+    workers: Workers, log: LogUnderTest, kafka_bootstrap: str, befalls: str
 ) -> None:
-    """Workers go on with twice the partitions, whoever is killed meanwhile; none is started anew for it."""
+    """Workers go on with twice the partitions, whatever befalls one; none is started anew for it."""
     divide = partial(cli, workers.all[0], "reshard", "plan", "--partitions", str(2 * PARTITIONS))
-    async with workers.load():
+    victim = workers.all[1]
+    async with workers.load() as load:
         await asyncio.sleep(LOAD_S)
+        if befalls == "freeze":
+            victim.is_in_use = False
+            victim.process.send_signal(signal.SIGSTOP)
         dividing = asyncio.create_task(asyncio.to_thread(divide, "--notice", "0"))
-        if is_killed:
-            killed = workers.all[1]
-            await until(lambda: "is being divided" in killed.log_path.read_text(), DIVIDED_S, killed.log_tail)
-            killed.kill()
-            await asyncio.to_thread(killed.start)
-        done = await dividing
+        if befalls == "kill":
+            await until(lambda: "is being divided" in victim.log_path.read_text(), DIVIDED_S)
+            victim.kill()
+            await asyncio.to_thread(victim.start)
+        try:
+            done = await dividing
+        finally:
+            if befalls == "freeze":
+                victim.process.send_signal(signal.SIGCONT)
+                victim.is_in_use = True
         assert done.returncode == 0, done.stderr.decode()
         await until(lambda: all(len(worker.states()) > 2 * PARTITIONS for worker in workers.all), DIVIDED_S)
         await workers.settle()
         await asyncio.sleep(LOAD_S)
+    assert befalls != "nothing" or all(said.status in (200, 503) for said in load.said())
 
     await workers.repeat()
     committed = await read_kafka(kafka_bootstrap, log.env["GATEWAY_TOPIC"], 2 * PARTITIONS)
