@@ -148,6 +148,7 @@ class _Process:
                     self._house = self._build_house(settings, indexes.open_files_max)
                 urls = [*map(url_of, self._listeners[:2])]
                 this = build_round(settings, opened, indexes, self._house, stack, urls)
+                this.router.goes_on = bool(self._gates)
                 if not self._gates:
                     self._build_servers(self._house, this.apps)
                     background = [
@@ -188,6 +189,7 @@ class _Process:
             if group.split(DividedAnewError)[1] is not None:
                 raise
             gate.close()
+            this.router.is_paused = True
             this.router.drain()
             logger.warning("the log is opened again", reason=str(first_of(group)))
         return turn.owned

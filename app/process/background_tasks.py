@@ -70,7 +70,7 @@ async def open_gate(gate: Gate, router: Router) -> None:
     """Let requests in once all partitions serve, or after GATE_S, since some may replay for long."""
     with suppress(TimeoutError):
         async with asyncio.timeout(GATE_S):
-            while not router.is_ready:  # noqa: ASYNC110 - it follows from the states of all lanes
+            while not router.has_served:  # noqa: ASYNC110 - it follows from the states of all lanes
                 await asyncio.sleep(READY_POLL_S)
     gate.open()
 

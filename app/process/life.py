@@ -261,6 +261,7 @@ class Turn:
     async def leave_off(self, router: Router, lanes: Lanes, *, drain_timeout_s: float) -> None:
         """Have new requests wait, answer all others, and end the lanes."""
         logger.info("the topic is being divided: requests wait until all of its partitions are known")
+        router.is_paused = True
         self._gate.close()
         await asyncio.sleep(self._peers_s)
         await self._gate.wait_until_empty(self._answer_s)
