@@ -39,7 +39,7 @@ async def _resharding() -> "AsyncIterator[Resharding]":
         await check_is_begun(store, settings)
         identity = Identity(settings.gateway.identity_key)
         settling = Settling(store, topic, identity, SystemClock(), note)
-        yield Resharding(settling, routing_topic_of(topic.name), add_partitions)
+        yield Resharding(settling, routing_topic_of(topic.name), add_partitions, settings.index.window)
 
 
 @reshard.command()
@@ -49,7 +49,9 @@ def plan(
     notice: Annotated[
         float, typer.Option(min=0, help="Seconds between new partitions of Kafka and their first events.")
     ] = NOTICE_S,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would move, and do nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would move and what it takes, and do nothing.")
+    ] = False,
 ) -> None:
     """
     Divide each partition of the clean topic on Kafka.

@@ -7,17 +7,21 @@ that serves by the old one is fenced, and finds the decision.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
+from app.cli.sizing import FILTER_BYTES_A_KEY, GB, INDEX_BYTES_A_KEY, RESTORED_PER_S
 from app.settings.model import Settings
-from dedupe.decide.layout import Layout
+from dedupe.decide.layout import Layout, distance
 from dedupe.decide.resharding import Plan, Routing, growth_to, why_invalid, why_no_growth
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.identity import Identity
 from dedupe.model.inherited import LEVELS_MAX
+from dedupe.storage.inheriting_log import inheriting
 from dedupe.storage.log import LogStore
 from dedupe.storage.pinning import check_pins
 from dedupe.storage.settling import Plans, Settling, before_plan
@@ -32,6 +36,7 @@ class Resharding:
     settling: Settling
     routing_topic: str
     add_partitions: AddPartitions
+    window_s: float  # for how long ids are remembered
 
     async def plan(self, partitions: int, *, notice_s: float, is_dry: bool) -> None:
         """
@@ -61,6 +66,7 @@ class Resharding:
         for move in plan.moves:
             share = f"{move.last - move.first + 1} of {len(routing.homes)} slots"
             self.settling.tell(f"partition {move.target} gets {share} of partition {move.source}")
+        self.settling.tell(await self._cost_of(plan, routing))
         if is_dry:
             return
         await self._make_room(plan, notice_s)
@@ -120,6 +126,30 @@ class Resharding:
                 f"{now} partitions cannot become {partitions}: {why}. A multiple of {now} is possible"
             )
         return plan
+
+    async def _cost_of(self, plan: Plan, routing: Routing) -> str:
+        """Return one sentence on what new partitions read, and on what their indexes take."""
+        store, name = self.settling.store, self.settling.topic.name
+        layout, log_of = Layout(routing.base, routing), partial(store.partition_log, name)
+        since_ms = self.settling.clock.now_ms() - round(self.window_s * 1000)
+        read, kept = 0, 0.0
+        for parent in sorted(plan.parents):
+            lineage = layout.lineage_of(parent)
+            log = inheriting(log_of(parent), lineage, log_of)
+            start, end = await log.bounds()
+            records = distance(lineage, max(start, await log.offset_at(since_ms)), end)
+            given = [move for move in plan.moves if move.source == parent]
+            read += records * len({move.target for move in given})
+            slots = sum(move.last - move.first + 1 for move in given)
+            kept += records * slots / routing.homes.count(parent)
+            await log.close()
+        minutes = math.ceil(read / RESTORED_PER_S[False] / 60)
+        disk, memory = kept * INDEX_BYTES_A_KEY / GB, kept * FILTER_BYTES_A_KEY / GB
+        return (
+            f"new partitions read {read:,} records before they serve, {minutes} minutes of one gateway at "
+            f"most; {kept:,.0f} ids are kept twice for a window, {disk:.1f} GB of disk and {memory:.1f} "
+            "GB of memory in each copy"
+        )
 
     async def _make_room(self, plan: Plan, notice_s: float) -> None:
         """Have both topics get their partitions, of which those that a plan gives slots must be empty."""

@@ -26,6 +26,7 @@ class RoutingTopic:
     def __init__(self, world: ReshardWorld) -> None:
         self.world = world
         self.closed: set[int] = set()
+        self.told: list[str] = []
         self.before_plan: Callable[[], object] = lambda: None
 
     async def routing(self, partitions: int) -> tuple[Routing, bool]:
@@ -53,7 +54,7 @@ async def begun() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
         routing_topic=topic, deciding_log=log.deciding_log, partition_log=log.partition_log
     )
 
-    settling = Settling(store, CLEAN, world.identity, world.clock, lambda text: None)
+    settling = Settling(store, CLEAN, world.identity, world.clock, topic.told.append)
 
     async def add_partitions(name: str, count: int) -> bool:
         if name == CLEAN.name:
@@ -64,7 +65,7 @@ async def begun() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
     return (
         world,
         topic,
-        Resharding(settling, f"{CLEAN.name}.routing", add),
+        Resharding(settling, f"{CLEAN.name}.routing", add, 3600.0),
     )
 
 
@@ -139,3 +140,19 @@ async def test_partition_below_others_that_somebody_wrote_to_gets_no_slots() -> 
 
     with pytest.raises(ConfigurationError, match=f"partition {CLEAN.partitions} of .* somebody else"):
         await command.plan(4 * CLEAN.partitions, notice_s=0, is_dry=False)
+
+
+async def test_dry_run_says_what_new_partitions_read_and_changes_nothing() -> None:
+    world, topic, command = await begun()
+    for number in range(40):
+        world.clock.ms += 10
+        await world.deliver([world.event(str(number))])
+    records = sum(map(len, world.committed()))
+    offsets = sum(log.end for log in (world.log.partition(CLEAN.name, each) for each in range(2)))
+
+    await command.plan(2 * CLEAN.partitions, notice_s=0, is_dry=True)
+
+    assert records == 40
+    assert f"read {offsets} records before they serve, 1 minutes" in topic.told[-1]
+    assert f"{offsets / 2:,.0f} ids are kept twice" in topic.told[-1]
+    assert not world.plans
