@@ -26,7 +26,7 @@ COPY app app
 COPY dedupe dedupe
 COPY pipeline pipeline
 COPY docs/runbooks docs/runbooks
-RUN /pip/bin/pip wheel --quiet --no-deps --build-constraint constraints.txt --wheel-dir /wheels . \
+RUN /pip/bin/pip wheel --quiet --no-deps --build-constraint constraints.txt --wheel-dir /wheels . ./pipeline \
     && /pip/bin/pip --python /venv/bin/python install --quiet \
        --constraint constraints.txt --build-constraint constraints.txt \
        --find-links /wheels "idempotent-ingestion-gateway[msk,otel,snapshots]"
@@ -43,7 +43,7 @@ RUN if ! command -v cargo >/dev/null; then \
 COPY native native
 RUN /pip/bin/pip wheel --quiet --no-deps --build-constraint constraints.txt --wheel-dir /native-wheels ./native
 
-# The same with Spark, and the jars that pipeline/pom.xml names.
+# The Spark jobs without the gateway, and the jars that pipeline/pom.xml names.
 FROM build AS build-pipeline
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -52,9 +52,10 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 # For proxies, and for certificates of one's own: --build-arg MAVEN_OPTS=-Djavax.net.ssl.trustStore=...
 ARG MAVEN_OPTS=
-RUN /pip/bin/pip --python /venv/bin/python install --quiet \
+RUN python3 -m venv --clear --without-pip /venv \
+    && /pip/bin/pip --python /venv/bin/python install --quiet \
        --constraint constraints.txt --build-constraint constraints.txt \
-       --find-links /wheels "idempotent-ingestion-gateway[pipeline]"
+       --find-links /wheels "gateway-pipeline[spark]"
 RUN mvn --batch-mode --quiet -Dstyle.color=never --file pipeline/pom.xml dependency:copy-dependencies \
     && jars="$(/venv/bin/python -c 'import pyspark; print(pyspark.__path__[0])')/jars" \
     && cp build/spark/jars/*.jar "$jars" \

@@ -80,7 +80,7 @@ def native_module(choice: Choice) -> ModuleType | None:
 
 def difference_of(module: ModuleType | Any) -> str | None:
     """Return a sentence on how the module differs, such as by the first example; None if it does not."""
-    if not {"encode_records", "faults"}.issubset(dir(module)):
+    if not {"add_keys", "encode_records", "faults"}.issubset(dir(module)):
         return "it is of an earlier version"
     before = module.faults()
     path = NativeModule(module, IDENTITY, PartitionMap(3), LIMITS, gives_advice=False)

@@ -50,6 +50,7 @@ from dedupe.storage.kafka.topics import (
 from dedupe.storage.log import Crashpoint, LogStore, no_crashpoint
 from dedupe.storage.notes import PIN, PIN_FORMAT, Pin
 from dedupe.storage.pinning import adopt_fingerprint_rule, begin_log, check_pins
+from dedupe.storage.rocksdb.bloom import AddKeys, is_adding_proved
 from dedupe.storage.rocksdb.snapshots import IndexSnapshots
 from dedupe.storage.rocksdb.store import RocksStore
 from dedupe.storage.routing_records import mac_key_of, routing_topic_of
@@ -97,6 +98,7 @@ def create_indexes(
         lanes=layout.partitions + settings.log.quarantine_partitions,
         memory_bytes=settings.index.memory,
         keys_max=index_bounds(settings, layout, clock.now_ms())[0],
+        native=_native_filter(settings),
     )
     if settings.snapshots.url is not None:
         indexes.snapshots = IndexSnapshots(
@@ -386,6 +388,17 @@ def _native_batches(settings: Settings) -> tuple[NativeEncode, NativeDecode] | t
             "the native module writes or reads record batches differently: set GATEWAY_NATIVE=off"
         )
     return for_events_it_knows(encode), decode
+
+
+def _native_filter(settings: Settings) -> AddKeys | None:
+    """Return how the native module fills the filter of an index. Raises ConfigurationError."""
+    module = native_module(settings.gateway.native)
+    if module is None:
+        return None
+    add_keys: AddKeys = module.add_keys
+    if not is_adding_proved(add_keys):
+        raise ConfigurationError("the native module fills filters differently: set GATEWAY_NATIVE=off")
+    return add_keys
 
 
 def _kafka_config(settings: LogSettings, **more: Any) -> KafkaConfig:

@@ -1,5 +1,6 @@
-"""The native module; app.ingest.native, dedupe.storage.kafka and dedupe.decide.recovery use it."""
+"""The native module; app.ingest.native, dedupe.storage and dedupe.decide.recovery use it."""
 
+from array import array
 from collections.abc import Sequence
 from typing import Literal
 
@@ -10,6 +11,7 @@ __version__: str
 
 def faults() -> tuple[int, str]: ...
 def provoke() -> None: ...
+def add_keys(words: memoryview, masks: array[int], keys: list[bytes]) -> bool | None: ...
 
 class Deployment:
     def __new__(

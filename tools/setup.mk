@@ -26,7 +26,7 @@ IMAGE_NEEDS := $(VENV)/.stamp-dev build/sdks/python/segment-2.4.0/.stamp build/k
 KOTLIN := clients/kotlin/pom.xml $(shell find clients/kotlin/src -name '*.kt')
 SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
-STORE_NEEDS := build/spark/.stamp-test-jars build/s3/.stamp build/go/s3-server build/rest-catalog/.stamp
+STORE_NEEDS := build/spark/.stamp-test-jars build/s3/.stamp build/engines/.stamp build/go/s3-server build/rest-catalog/.stamp
 TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-native $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/kafka/classes.jsa build/kafka-3.6/.stamp-libs build/spark/.stamp-jars \
   build/spark/home/classes.jsa build/kotlin/.stamp build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(STORE_NEEDS) $(REDIS) $(SDKS)
 
@@ -51,9 +51,9 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-run
 	@$(INSTALL) --group dev
 	@touch $@
 
-$(VENV)/.stamp-pipeline: $(VENV)/.stamp-run
+$(VENV)/.stamp-pipeline: $(VENV)/.stamp-run pipeline/pyproject.toml
 	@echo "Installing Spark into $(VENV) ..."
-	@$(INSTALL) --editable ".[pipeline]"
+	@$(INSTALL) --editable "./pipeline[spark]"
 	@touch $@
 
 # Debian's own cargo is too old; its newer one has a name of its own.
@@ -161,6 +161,13 @@ build/rest-catalog/.stamp: tests/pipeline/rest_catalog/pom.xml | build/.stamp-ja
 	@echo "Copying a REST catalog of Iceberg for the tests ..."
 	@rm -rf $(@D)
 	@mvn --batch-mode --quiet -Dstyle.color=never --file $< dependency:copy-dependencies
+	@touch $@
+
+# Engines that read the tables, in an environment of their own: DuckDB's extensions are of one release of it.
+build/engines/.stamp: tests/pipeline/engines.txt | $(VENV)/.stamp-pip
+	@echo "Installing ClickHouse and DuckDB ..."
+	@$(PYTHON) -m venv --clear --without-pip $(@D)
+	@$(PIP) --python $(@D)/bin/python install --quiet --no-deps --requirement $<
 	@touch $@
 
 build/s3/.stamp: tests/pipeline/s3.txt | $(VENV)/.stamp-pip

@@ -40,41 +40,61 @@ class SocketNetwork:
         return await asyncio.get_running_loop().create_connection(make, host, port, ssl=context)
 
     async def listen(self, make: Callable[[], Connection], listener: socket.socket) -> Callable[[], object]:
-        loop = asyncio.get_running_loop()
-        if self._tls is None:
-            return (await loop.create_server(make, sock=listener)).close
-        listener.setblocking(False)
-        listener.listen(BACKLOG)
-        accepting = loop.create_task(_accept(make, listener, self._tls))
-        accepting.add_done_callback(lambda _: listener.close())  # the loop does not watch it any more
-        return accepting.cancel
+        return _Acceptance(make, listener, self._tls).end
 
 
-async def _accept(make: Callable[[], Connection], listener: socket.socket, tls: PeerTLS) -> None:
+class _Acceptance:
     """
-    Accept connections until cancelled, and begin TLS on each.
+    Accepts connections until its end, and begins TLS on each where certificates are configured.
 
     asyncio's server makes a connection known only after the TLS handshake, so that nothing would limit
-    the number of those that never begin it.
+    the number of those that never begin it. Between its tasks a socket that it has accepted can be lost
+    when it is closed.
     """
-    loop = asyncio.get_running_loop()
-    while True:
+
+    def __init__(self, make: Callable[[], Connection], listener: socket.socket, tls: PeerTLS | None) -> None:
+        self._make = make
+        self._listener = listener
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+        listener.listen(BACKLOG)
+        self._watch()
+
+    def end(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+
+    def _watch(self) -> None:
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        """Accept one connection: a full backlog would hold the event loop."""
         try:
-            accepted, _ = await loop.sock_accept(listener)
+            accepted, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
         except OSError as err:
             logger.warning("a worker's connection was not accepted", error=str(err))
-            await asyncio.sleep(ACCEPT_PAUSE_S)
+            self._loop.remove_reader(self._listener)
+            self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self._watch)
         else:
-            connection = make()
-            connection.begin(_Handshake(connection, accepted, tls.contexts().server))
-            await asyncio.sleep(0)  # a full backlog would hold the event loop
+            accepted.setblocking(False)
+            connection = self._make()
+            context = None if self._tls is None else self._tls.contexts().server
+            connection.begin(_Handshake(connection, accepted, context))
 
 
 class _Handshake:
-    """An accepted socket until TLS is established; what the connection aborts until it has a transport."""
+    """An accepted socket until it is ready for frames; the connection aborts it until it has a transport."""
 
-    def __init__(self, connection: Connection, accepted: socket.socket, context: ssl.SSLContext) -> None:
-        self._task = asyncio.get_running_loop().create_task(_encrypt(connection, accepted, context))
+    def __init__(
+        self, connection: Connection, accepted: socket.socket, context: ssl.SSLContext | None
+    ) -> None:
+        self._task = asyncio.get_running_loop().create_task(_begin(connection, accepted, context))
         # Not sooner: until then the loop watches its descriptor, which the next connection may get.
         self._task.add_done_callback(lambda task: accepted.close() if task.cancelled() else None)
 
@@ -82,11 +102,12 @@ class _Handshake:
         self._task.cancel()
 
 
-async def _encrypt(connection: Connection, accepted: socket.socket, context: ssl.SSLContext) -> None:
-    """Establish TLS and give the connection its transport, or end it."""
+async def _begin(connection: Connection, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
+    """Establish TLS, if any, and give the connection its transport, or end it."""
+    handshake_s = None if context is None else HANDSHAKE_S
     try:
         await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: connection, accepted, ssl=context, ssl_handshake_timeout=HANDSHAKE_S
+            lambda: connection, accepted, ssl=context, ssl_handshake_timeout=handshake_s
         )
     except Exception:  # of many kinds, all caused by the other side
         connection.refuse("tls")

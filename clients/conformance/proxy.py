@@ -22,11 +22,14 @@ class Canned:
     status: int
     content: bytes | None
     is_gateways: bool = False
+    retry_after_s: int = 0
+    """That it asks for; 0 if it does not."""
 
     def head(self) -> bytes:
         length = ENDLESS_BYTES if self.content is None else len(self.content)
         lines = [b"HTTP/1.1 %d Canned" % self.status, b"Content-Length: %d" % length, b"Connection: close"]
         lines += [b"Gateway-Request-Id: canned-1"] * self.is_gateways
+        lines += [b"Retry-After: %d" % self.retry_after_s] * bool(self.retry_after_s)
         return b"\r\n".join([*lines, b"\r\n"])
 
 

@@ -36,6 +36,9 @@ PATIENCE_S = 40.0
 CLOSE_S, CLOSE_LATE_S = 1.0, 5.0
 """A time to close in, and when it was not kept, on a slow machine too: before the time-out of an answer."""
 
+ASKED_S, PROXY_ASKS_S = 3, 180
+"""How long the gateway asks a client to wait, and how long somebody in between, longer than any patience."""
+
 DAMAGED_BYTES, DAMAGED_FILE_BYTES = 1_000, 20_000
 ODD_ANSWERS = (
     Canned(200, b"<html>Please log in</html>"),
@@ -233,6 +236,29 @@ def wrong_key_for_a_while(world: World) -> None:
     harness.close()
 
 
+def asked_to_wait(world: World) -> None:
+    """A proxy that asks for minutes holds up no `flush`; the gateway that asks for seconds does."""
+    harness = world.open()
+    world.track(harness, 1)
+    deliver(world, harness)
+    world.answer(iter([Canned(503, b"", retry_after_s=PROXY_ASKS_S)] * 3))
+    world.track(harness, 2)
+    deliver(world, harness)
+    busy = Canned(429, b'{"code":"quota_exceeded","message":"x"}', is_gateways=True, retry_after_s=ASKED_S)
+    arrived: list[float] = []
+
+    def note(_request: Message) -> Fault:
+        arrived.append(time.monotonic())
+        return busy if len(arrived) == 1 else PASS
+
+    world.proxy.choose = note
+    world.track(harness, 2)
+    deliver(world, harness)
+    pause_s = arrived[1] - arrived[0]
+    must(pause_s > ASKED_S - 0.5, f"after {pause_s:.1f} s it asks again, not after {ASKED_S}")
+    harness.close()
+
+
 def killed(world: World) -> None:
     """The client is killed again and again, in the middle of whatever it does."""
     world.sometimes(LOSE_ANSWER, LOSE_REQUEST)
@@ -370,6 +396,7 @@ SCENARIOS: tuple[Callable[[World], None], ...] = (
     silent_proxy,
     poison,
     wrong_key_for_a_while,
+    asked_to_wait,
     killed,
     crashed_gateway,
     evicted,

@@ -11,7 +11,7 @@ const PUBLIC = {
   "gateway-analytics": "Analytics, Client, itemStorage, ksuid, QueueFullError, VERSION",
 };
 /** Properties that neither applications nor the gateway nor a storage see. */
-const INTERNAL = /^(_.*|fate|kind|isLast|isSure|letters|moved|refusals|retryAfterMs|sentBefore|since|toldAt)$/;
+const INTERNAL = /^(_.*|fate|kind|isGateway|isLast|letters|moved|refusals|retryAfterMs|sentBefore|since|toldAt)$/;
 const TYPES = "--allowJs --checkJs --strict --declaration --emitDeclarationOnly --outDir dist --target es2022".split(" ");
 
 const here = (name) => fileURLToPath(new URL(name, import.meta.url));

@@ -8,7 +8,6 @@ import { attempt, Client, hasId, ksuid, QUEUE_EVENTS } from "./gateway-client.js
 export * from "./gateway-client.js";
 
 const GZIP_BYTES_MIN = 1_000; // less hardly becomes smaller
-const ANSWER_BYTES_MAX = 1 << 20;
 const GO_ON_MS = 60_000;
 const DEAD_LETTERS_MAX = 1_000; // older ones are deleted: the gateway has them in its quarantine
 
@@ -41,7 +40,7 @@ export class Analytics extends Client {
    */
   constructor(url, writeKey, options = {}) {
     const { beforeSend, whenFull = "reject", isOptedOut = false, gzip = true, ...rest } = options;
-    super(url, writeKey, { ...rest, fetch: carefulFetch(rest.fetch, gzip && !!globalThis.CompressionStream) });
+    super(url, writeKey, { ...rest, fetch: packingFetch(rest.fetch, gzip && !!globalThis.CompressionStream) });
     this.#beforeSend = beforeSend;
     this.#eventsMax = rest.queueEventsMax ?? QUEUE_EVENTS;
     this.#whenFull = whenFull;
@@ -300,13 +299,13 @@ function pageOf() {
 }
 
 /**
- * Fetch with compressed bodies, until somebody does not bear them, and of answers no more than ANSWER_BYTES_MAX.
+ * Fetch with compressed bodies, until somebody does not bear them.
  *
  * @param {typeof fetch | undefined} send
  * @param {boolean} isPacking
  * @returns {(url: any, init: any) => Promise<Response>}
  */
-function carefulFetch(send, isPacking) {
+function packingFetch(send, isPacking) {
   return async (url, init) => {
     init = { credentials: "omit", ...init };
     const isPacked = isPacking && !init.keepalive && init.body.length >= GZIP_BYTES_MIN;
@@ -316,7 +315,6 @@ function carefulFetch(send, isPacking) {
       isPacking = false;
       answer = await plainly();
     }
-    if (answer.body?.pipeThrough) answer.text = () => textOf(answer); // React Native has no streams
     return answer;
   };
 }
@@ -329,22 +327,6 @@ function carefulFetch(send, isPacking) {
 async function packed(init) {
   const body = new Blob([init.body]).stream().pipeThrough(new CompressionStream("gzip"));
   return { ...init, headers: { "Content-Type": "text/plain" }, body: await new Response(body).arrayBuffer() };
-}
-
-/**
- * @param {Response} answer
- * @returns {Promise<string>}
- */
-function textOf({ body }) {
-  let left = ANSWER_BYTES_MAX;
-  /** @type {TransformStream<Uint8Array, Uint8Array>} */ const bounded = new TransformStream({
-    transform(chunk, rest) {
-      left -= chunk.length;
-      if (left < 0) rest.error(new Error("answer too long"));
-      else rest.enqueue(chunk);
-    },
-  });
-  return new Response(body?.pipeThrough(bounded)).text();
 }
 
 /**

@@ -57,11 +57,11 @@ const STORAGE_MS = 10_000; // storage that has not answered by then is not waite
 /** A storage whose failures stop nothing: what it has not taken is kept here, and it is asked again. */
 class Keeper {
   /** @type {Map<string, Change>} not written, or not known to be */ _unwritten = new Map();
-  /** Whether more is not written than is under way. */ _isBehind = false;
-  /** Whether anything is known to be there; else there is nothing to be delivered or deleted. */ _isInUse = false;
-  /** Whether what is remembered is read. */ _isOpen = false;
-  /** Whether the page is gone, and maybe comes back. */ _isLeft = false;
-  /** Where it is noted, in localStorage. */ _noteKey = "";
+  /** @type {boolean | undefined} Whether more is not written than is under way. */ _isBehind;
+  /** @type {boolean | undefined} Whether anything is known to be there; else there is nothing to be delivered or deleted. */ _isInUse;
+  /** @type {boolean | undefined} Whether what is remembered is read. */ _isOpen;
+  /** @type {boolean | undefined} Whether the page is gone, and maybe comes back. */ _isLeft;
+  /** @type {string} where it is noted, in localStorage */ _noteKey;
 
   /** @type {Storage} */ _storage;
   /** @type {Promise<string>} resolves to the client's id when it is open */ _ready;
@@ -99,7 +99,7 @@ class Keeper {
    * Write in this tick: a page that is being left has no other. Never rejects; resolves to whether it is written.
    *
    * @param {Change[]} changes
-   * @returns {Promise<boolean>}
+   * @returns {Promise<boolean | undefined>}
    */
   async _write(changes) {
     for (const change of changes) this._unwritten.set(nameOf(change), change); // the later one of two counts
@@ -113,7 +113,7 @@ class Keeper {
       this.#drop(changes);
       return true;
     };
-    const isWritten = !changes.length || !!(await this.#asked(write)); // no change says nothing of the storage
+    const isWritten = !changes.length || (await this.#asked(write)); // no change says nothing of the storage
     if (!this._isInUse) this.#drop(changes.filter(isDeletion));
     return isWritten;
   }
@@ -237,7 +237,6 @@ function result(request) {
  * since nobody else gives any.
  */
 class Session {
-  /** @type {Map<number, Queued>} */ _events = new Map();
   /** Sequences up to it are in requests that outlive the page. */ _leftThrough = 0;
 
   /**
@@ -249,7 +248,7 @@ class Session {
     this._row = row;
     this._release = release;
     /** Sequences up to it may have been sent. */ this._sentThrough = events.at(-1)?.sequence ?? 0;
-    for (const event of events) this._events.set(event.sequence, event);
+    this._events = new Map(events.map((event) => [event.sequence, event]));
   }
 
   /**
@@ -313,21 +312,23 @@ const ADOPT_MS = 3_000; // how often tabs that are gone are looked for
 
 /** The sessions that this tab delivers, with a lock each, and the one in which new events are. */
 class Queue extends Keeper {
-  /** Whether sessions wait that may be of another source than ours, which the gateway has not told yet. */ _needsSource = false;
-  /** Whether it is known what others left. */ _isAllRead = false;
+  /** @type {boolean | undefined} Whether sessions wait that may be of another source than ours, which the gateway has not told yet. */ _needsSource;
+  /** @type {boolean | undefined} Whether it is known what others left. */ _isAllRead;
   /** @type {Map<string, Session>} */ _sessions = new Map();
   /** @type {string | undefined} as the gateway's answers name it; "" if they do not */ _source;
   _adoptAt = 0;
 
-  /** @type {Record<string, any>} of this installation: what is remembered */ _known = {};
+  /** @type {Record<string, any>} of this installation: what is remembered */ _known;
   /** @type {Session} which new events are in; the page's first moment has one of its own */ _own;
-  _client = "";
-  _name = "";
-  /** Where its events go: url and write key. */ _target = "";
+  /** @type {string} */ _client;
+  /** @type {string} */ _name;
+  /** @type {string} where its events go: url and write key */ _target;
 
   /** How many events this tab has to deliver. */
   get waiting() {
-    return [...this._sessions.values()].reduce((count, { _events }) => count + _events.size, 0);
+    let count = 0;
+    for (const { _events } of this._sessions.values()) count += _events.size;
+    return count;
   }
 
   /**
@@ -356,7 +357,7 @@ class Queue extends Keeper {
       const isOver = session !== this._own && this._isOpen;
       if (session._events.size) {
         const batch = session._batch(eventsMax, bytesMax);
-        batch.isLast &&= isOver;
+        batch.isLast &&= /** @type {any} */ (isOver);
         return batch;
       }
       if (isOver) this.#forget(session);
@@ -379,9 +380,9 @@ class Queue extends Keeper {
     /** @type {Change[]} */ const changes = found.map((letter) => ["deadLetters", `${new Date().toJSON()} ${letter.session} ${letter.sequence}`, letter]);
     if (verdicts.some(({ fate }) => fate === "session over")) {
       if (session === this._own) this._own = this._begin();
-      const unsent = [..._events.values()].filter(({ sequence }) => sequence > session._sentThrough);
-      for (const event of [...moved, ...unsent]) {
-        if (!_events.has(event.sequence)) continue;
+      for (const event of _events.values()) {
+        const isMoved = batch.events.includes(event) ? moved.includes(event) : event.sequence > doubtfulThrough; // behind it nothing is stored
+        if (!isMoved) continue;
         changes.push(...this._own._append(JSON.stringify(movedOf(event)), true, event.time));
         done.push(event.sequence);
       }
@@ -405,19 +406,11 @@ class Queue extends Keeper {
 
   // ---- opening, and what others left
 
-  /**
-   * @param {string} name
-   * @param {string} target
-   * @param {Storage} storage
-   */
-  async _open(name, target, storage) {
-    this._name = name;
-    this._target = target;
-    this._storage = storage;
-    this._known = objectIn(attempt(() => localStorage[name])) ?? {};
+  async _open() {
+    this._known = objectIn(attempt(() => localStorage[this._name])) ?? {};
     this._client = idIn(this._known) ?? ksuid();
     this._own = this._begin();
-    this._noteKey = `${name} note ${this._own._row.session}`;
+    this._noteKey = `${this._name} note ${this._own._row.session}`;
     await this._readInstallation().catch((err) => this._tell("storage", err));
     this._own = this._begin(); // what is noted of the first moment may be written once more
     this._isOpen = true;
@@ -448,15 +441,14 @@ class Queue extends Keeper {
         const changes = attempt(() => JSON.parse(localStorage[key]).filter((/** @type {any} */ [kind]) => kind));
         if (await this._write(changes ?? [])) attempt(() => localStorage.removeItem(key));
       }
-      let needsSource = false;
       const rows = await this._read("sessions");
+      this._needsSource = false;
       for (const [, row] of rows ?? []) {
         if (this._sessions.has(row.session)) continue;
         if (this._isDue(row)) await this._take(row);
-        else needsSource ||= this._source === undefined;
+        else this._needsSource ||= this._source === undefined;
       }
-      this._needsSource = needsSource;
-      this._isAllRead = !!rows && !needsSource;
+      this._isAllRead = !!rows && !this._needsSource;
     } catch (err) {
       this._tell("storage", err);
     }
@@ -483,7 +475,7 @@ class Queue extends Keeper {
   _begin() {
     const session = ksuid();
     const row = { session, last: 0, doubtfulThrough: 0, client: this._client, source: this._source };
-    return this.#add(row, this._isLeft ? undefined : hold(`${this._name} ${session}`));
+    return this.#add(row, /** @type {any} */ (this._isLeft || hold(`${this._name} ${session}`)));
   }
 
   /**
@@ -576,6 +568,7 @@ const BATCH_EVENTS = 100;
 const BATCH_BYTES = 60_000; // of all requests that outlive a page together, fetch takes 64 KiB
 
 export const QUEUE_EVENTS = 10_000;
+const ANSWER_MAX = 1_000_000; // what is longer is cut, and so no JSON
 const TIMEOUT_MS = 15_000;
 const LINGER_MS = 200; // how long a batch waits for more events, unless the page is left
 const BACKOFF_MS = 500;
@@ -584,6 +577,7 @@ const REFUSED = 10; // times as long: a key that is being rotated is right again
 const REFUSALS_MAX = 3;
 const TELL_MS = 3_600_000;
 const POLL_MS = 20; // of what waits, by flush
+const POLLS_OF_A_TRY = 50; // so often does flush try at least
 
 const EVENT = 1; // what ends a pause
 const URGENT = 2;
@@ -612,10 +606,11 @@ export class Client extends Queue {
    */
   constructor(url, writeKey, options = {}) {
     if (!/^https?:[^\s?#]+$/i.test(new URL(url) && url) || !writeKey) throw new TypeError("url_or_key_invalid");
-    const target = `${url.replace(/\/+$/, "")}/v1/events?writeKey=${encodeURIComponent(writeKey)}`;
-    const { name = "gateway", storage = indexedDBStorage(name) } = options;
     super();
     this.#options = options;
+    this._target = `${url.replace(/\/+$/, "")}/v1/events?writeKey=${encodeURIComponent(writeKey)}`;
+    this._name = options.name ?? "gateway";
+    this._storage = options.storage ?? indexedDBStorage(this._name);
     const hurry = () => this.#wake(URGENT);
     const listeners = {
       online: hurry,
@@ -625,7 +620,7 @@ export class Client extends Queue {
     };
     for (const [name, listener] of Object.entries(listeners))
       globalThis.addEventListener?.(name, listener, { signal: this.#signal }); // React Native has none
-    this._ready = this._open(name, target, storage);
+    this._ready = this._open();
     this.#loop = this.#run();
   }
 
@@ -671,11 +666,13 @@ export class Client extends Queue {
   async flush(timeoutMs = 10_000) {
     const end = performance.now() + timeoutMs;
     await within(timeoutMs, this._ready);
-    this._adoptAt = this.#failures = 0;
+    this._adoptAt = 0;
     this._isAllRead = false; // until it is looked again
-    this.#wake(URGENT);
     const isLeft = () => this.waiting > 0 || (this._isInUse && !this._isAllRead);
-    while (isLeft() && performance.now() < end && !this.#signal.aborted) await within(POLL_MS);
+    for (let polls = 0; isLeft() && !this.#signal.aborted; await within(POLL_MS)) {
+      if (!(polls++ % POLLS_OF_A_TRY)) this.#wake(URGENT);
+      if (performance.now() > end) break;
+    }
     return !isLeft();
   }
 
@@ -706,7 +703,7 @@ export class Client extends Queue {
       } catch (/** @type {any} */ err) {
         if (this.#signal.aborted) return;
         this._tell("delivery", err ?? "failed");
-        await this.#sleep(pauseAfter(err, ++this.#failures), err?.retryAfterMs ? END : URGENT);
+        await this.#sleep(pauseAfter(err, ++this.#failures), err?.isGateway && err.retryAfterMs ? END : URGENT);
       }
     }
   }
@@ -725,7 +722,7 @@ export class Client extends Queue {
       const [event] = batch.events;
       if (!/again|refused/.test(err.kind)) {
         this.#eventsMax = half || 1; // its size may be the reason
-        if (!half && !err.isSure) {
+        if (!half && !(err.isGateway && err.kind === "split")) {
           await this.#ask(); // who refuses all says nothing of this one
           err.kind = (event.refusals = (event.refusals ?? 0) + 1) < REFUSALS_MAX ? "doubt" : "split";
         }
@@ -773,8 +770,8 @@ export class Client extends Queue {
    */
   async #post(body, keepalive) {
     const control = new AbortController();
-    const { signal } = control;
     const stop = () => control.abort();
+    const { signal } = control;
     const timer = setTimeout(stop, this.#options.timeoutMs ?? TIMEOUT_MS);
     this.#signal.addEventListener("abort", stop, { signal });
     try {
@@ -784,7 +781,7 @@ export class Client extends Queue {
         keepalive,
         signal,
       });
-      const document = verdictOf(answer.status, answer.headers, await answer.text());
+      const document = verdictOf(answer.status, answer.headers, await textOf(answer));
       this._learn(answer.headers.get("Gateway-Source"));
       return document;
     } finally {
@@ -858,8 +855,8 @@ function contentOf(event, client) {
 /** @param {Batch} batch */
 function bodyOf({ client, session, events, isLast }) {
   const firstSequence = events[0].sequence;
-  const numbers = { acknowledgedThrough: firstSequence - 1, firstSequence };
-  const head = JSON.stringify({ client, session, ...numbers, sentAt: new Date(), ended: isLast || undefined });
+  const acknowledgedThrough = firstSequence - 1;
+  const head = JSON.stringify({ client, session, acknowledgedThrough, firstSequence, sentAt: new Date(), ended: isLast || undefined });
   return `${head.slice(0, -1)},"batch":[${events.map(({ content }) => content)}]}`;
 }
 
@@ -868,9 +865,23 @@ function bytesOf(text) {
   return new TextEncoder().encode(text).length;
 }
 
+/**
+ * Return an answer's text, of which no more than a chunk beyond ANSWER_MAX is read: what is cut is no verdict.
+ *
+ * @param {Response} answer
+ */
+async function textOf(answer) {
+  const reader = answer.body?.pipeThrough?.(new TextDecoderStream()).getReader();
+  if (!reader) return answer.text(); // React Native has no streams
+  let text = "";
+  /** @type {any} */ let part;
+  while (text.length < ANSWER_MAX && !(part = await reader.read()).done) text += part.value;
+  return text;
+}
+
 /** @returns {[promise: Promise<any>, resolve: (value?: any) => void]} */
 function deferred() {
-  /** @type {(value?: any) => void} */ let resolve = () => {};
+  /** @type {any} */ let resolve;
   return [new Promise((settle) => (resolve = settle)), resolve];
 }
 
@@ -912,7 +923,7 @@ function tell(callback, ...told) {
 
 // ---- what an answer says
 
-const RETRY_AFTER_MAX_S = 300;
+const RETRY_AFTER_MAX_MS = 300_000;
 const ABOUT_THE_BODY = /^(413|400 (invalid_json|body_too|too_many_events|request_too|batch_missing))/;
 
 /**
@@ -933,11 +944,10 @@ export function verdictOf(status, headers, text) {
   const said = `${status} ${isGateway ? document.code : ""}`;
   const isRefused = /^40[13] ./.test(said);
   const isDoubted = /^4(?!08|29)/.test(said);
-  const isSplit = ABOUT_THE_BODY.test(said);
   throw Object.assign(new Error(`${status} ${text.slice(0, 200)}`), {
-    isSure: isSplit && isGateway, // who is between may say so of all
-    kind: isSplit ? "split" : isRefused ? "refused" : isDoubted ? "doubt" : "again",
-    retryAfterMs: 1_000 * Math.min(Number(headers.get("Retry-After")) || 0, RETRY_AFTER_MAX_S), // a date would need a clock that is right
+    isGateway, // who is between may say so of all
+    kind: ABOUT_THE_BODY.test(said) ? "split" : isRefused ? "refused" : isDoubted ? "doubt" : "again",
+    retryAfterMs: Math.min(Number(headers.get("Retry-After")) * 1_000 || 0, RETRY_AFTER_MAX_MS), // a date would need a clock that is right
   });
 }
 
@@ -978,12 +988,11 @@ export function settlement({ session, events, sentBefore, doubtfulThrough }, ver
   /** @type {Letter[]} */ const letters = [];
   events.forEach((event, index) => {
     const { sequence, content } = event;
-    const { fate, code = "", message = "" } = verdicts[index];
-    const isRejected = fate === "rejected";
+    const { fate, code, message } = /** @type {any} */ (verdicts[index]);
     if (fate !== "again") done.push(sequence);
     if (fate === "session over" && sequence > doubtfulThrough) moved.push(event);
-    else if (code) letters.push({ session, sequence, code, message, event: attempt(() => JSON.parse(content)) });
-    if (sequence <= sentBefore && (isRejected || event.hasId)) doubtfulThrough = sentBefore;
+    else if (code) letters.push({ session, sequence, code, message, event: /** @type {any} */ (objectIn(content)) });
+    if (sequence <= sentBefore && (fate === "rejected" || event.hasId)) doubtfulThrough = sentBefore;
   });
   return { done, moved, letters, doubtfulThrough };
 }
@@ -1006,7 +1015,7 @@ function objectIn(text) {
 
 /** @param {any} found @returns {Record<string, any>[]} */
 function objectsIn(found) {
-  return Array.isArray(found) ? found.filter(isObject) : [];
+  return attempt(() => found.filter(isObject)) ?? [];
 }
 
 /** @param {any} value */
@@ -1031,12 +1040,11 @@ export function attempt(work) {
 
 /** Return a new KSUID: 4 bytes of time, which sort it roughly, and 16 random ones, in base 62. */
 export function ksuid() {
-  let time = (Math.abs(Date.now() / 1_000 - 1_400_000_000) % 2 ** 32) * 2 ** 128;
+  let time = (Math.abs(Date.now() / 1_000 - 1_400_000_000) % 2 ** 32) * 483.0651; // 2 ** 128 / 62 ** 20, to some seconds
   let digits = "";
   for (const byte of crypto.getRandomValues(new Uint8Array(27))) {
-    const digit = Math.floor(digits.length < 21 ? byte : time) % 62; // the last ones are those that random ones do not fill
+    const digit = Math.floor(digits.length < 21 ? byte : (time /= 62)) % 62; // the last ones are those that random ones do not fill
     digits = String.fromCharCode(digit + (digit < 10 ? 48 : digit < 36 ? 55 : 61)) + digits; // 0-9, A-Z, a-z
-    time /= 62;
   }
   return digits;
 }
@@ -1048,5 +1056,5 @@ export function ksuid() {
  * @returns {boolean}
  */
 export function hasId({ messageId }) {
-  return (messageId?.replace?.(/[\s\u200b-\u200d\u2060]+/g, "") ?? messageId ?? "") !== "";
+  return (messageId?.replace?.(/[\s\u200b-\u200d\u2060]/g, "") ?? messageId ?? "") !== "";
 }

@@ -482,7 +482,6 @@ _SCHEMA = (
         client TEXT NOT NULL,
         session TEXT NOT NULL,
         source TEXT NOT NULL DEFAULT '',
-        sent_through INTEGER NOT NULL DEFAULT 0,
         doubtful_through INTEGER NOT NULL DEFAULT 0,
         UNIQUE (session, client)
     )""",
@@ -760,8 +759,8 @@ def _upgrade(db: sqlite3.Connection) -> None:
     make_schema(db)
     for statement in (
         "INSERT INTO settings SELECT 'client', client FROM installation",
-        "INSERT INTO sessions (id, client, session, sent_through, doubtful_through)"
-        " SELECT id, client, session, sent_through, doubtful_through FROM earlier_sessions, installation",
+        "INSERT INTO sessions (id, client, session, doubtful_through)"
+        " SELECT id, client, session, doubtful_through FROM earlier_sessions, installation",
         "INSERT INTO events SELECT session_id, sequence, content, has_id, 0, crc32(content)"
         " FROM earlier_events",
         "INSERT INTO dead_letters SELECT * FROM earlier_dead_letters",
@@ -868,7 +867,7 @@ class Contents(NamedTuple):
     """Rows of the tables, as far as they could be read."""
 
     settings: dict[str, str]
-    sessions: list[tuple[int, str, str, str, int, int]]
+    sessions: list[tuple[int, str, str, str, int]]
     events: dict[tuple[int, int], tuple[Any, ...]]
     letters: list[tuple[Any, ...]]
 
@@ -876,15 +875,14 @@ class Contents(NamedTuple):
 def contents_of(db: sqlite3.Connection) -> Contents:
     """Read all that can be read."""
     settings = dict(_rows(db, "SELECT name, value FROM settings {}", "name", (str, str)))
-    sessions: dict[int, tuple[int, str, str, str, int, int]] = {
-        row[0]: row
-        for row in _rows(db, "SELECT * FROM sessions NOT INDEXED {}", "id", (int, str, str, str, int, int))
+    numbered = "SELECT id, client, session, source, doubtful_through FROM sessions NOT INDEXED {}"
+    sessions: dict[int, tuple[int, str, str, str, int]] = {
+        row[0]: row for row in _rows(db, numbered, "id", (int, str, str, str, int))
     }
     names = "SELECT id, client, session FROM sessions INDEXED BY sqlite_autoindex_sessions_1 {}"
     events = _events_of(db)
     for number, client, session in _rows(db, names, "session", (int, str, str)):
-        last = max((sequence for id_, sequence in events if id_ == number), default=0)
-        sessions.setdefault(number, (number, client, session, "", last, 0))
+        sessions.setdefault(number, (number, client, session, "", 0))
     letters = "SELECT session, sequence, code, message, content FROM dead_letters {}"
     buried = _rows(db, letters, "id", (str, int, str, str, bytes))
     return Contents(settings, [sessions[number] for number in sorted(sessions)], events, buried)
@@ -911,11 +909,10 @@ def salvage(damaged: Path) -> Contents:
 
 def take_in(db: sqlite3.Connection, contents: Contents) -> None:
     """Add the rows of another file, once however often that is done while they are there."""
-    for number, client, session, source, sent_through, doubtful_through in contents.sessions:
+    for number, client, session, source, doubtful_through in contents.sessions:
         db.execute(
-            "INSERT OR IGNORE INTO sessions (client, session, source, sent_through, doubtful_through)"
-            " VALUES (?, ?, ?, ?, ?)",
-            (client, session, source, sent_through, doubtful_through),
+            "INSERT OR IGNORE INTO sessions (client, session, source, doubtful_through) VALUES (?, ?, ?, ?)",
+            (client, session, source, doubtful_through),
         )
         (new_number,) = db.execute(
             "SELECT id FROM sessions WHERE client = ? AND session = ?", (client, session)
@@ -1395,9 +1392,9 @@ class EventQueue(Durable):
 
     @alone
     def next_batch(self, events_max: int) -> Batch | None:
-        """Return the oldest events that wait. It writes nothing: that they may be sent is noted already."""
+        """Return the oldest events that wait. It writes nothing: a full disk has no room for that."""
         while (row := self._oldest_session()) is not None:
-            session_id, client, session, sent_through, doubtful_through = row
+            session_id, client, session, doubtful_through = row
             rows = self._db.execute(
                 "SELECT sequence, content, has_id, queued_at_ms, checksum FROM events"
                 " WHERE session_id = ? ORDER BY sequence LIMIT ?",
@@ -1409,8 +1406,11 @@ class EventQueue(Durable):
                 self._bury_damaged(session_id, Place(session, first), rows[0][1])
                 continue
             through = first + len(events) - 1
-            sent_before = self._sent.get(session, sent_through)
-            self._sent[session] = max(sent_before, through)
+            # An earlier process may have sent more than its file says, but nothing that is stored is further
+            # behind an event that is not: each request says that all before it have their verdicts.
+            sent_before = self._sent.get(session, through + BATCH_EVENTS - 1)
+            if session in self._sent:
+                self._sent[session] = max(sent_before, through)
             is_last = self._is_last(session_id, through)
             if is_last and self._current is not None and session_id == self._current.id:
                 self._current.is_ended = True
@@ -1453,8 +1453,9 @@ class EventQueue(Durable):
             if found.is_session_over:
                 if current is None or current.id == session_id:
                     current = self._new_session(db)
-                self._append(db, current, [*found.moved, *self._take_unsent(session_id, batch.session)])
-            self._note_ahead(session_id)
+                through = max(found.doubtful_through, batch.first_sequence + len(batch.events) - 1)
+                later = self._take_later(Place(batch.session, through), session_id)
+                self._append(db, current, [*found.moved, *later])
             self._drop_empty_sessions(current)
         self._current = current
         self.size += len(found.moved) - max(gone, 0)
@@ -1532,30 +1533,16 @@ class EventQueue(Durable):
         """Read what is in the file that was opened."""
         super().begin()
         self._current = None
-        with suppress(sqlite3.OperationalError), self.file.transaction() as db:
+        with suppress(sqlite3.OperationalError), self.file.transaction():
             # Without room for it, what is there can be sent all the same.
             if not self.setting("client"):
                 self.keep({"client": self.client_id or secrets.token_hex(16)})
-            for session_id, session, sent_through in db.execute(
-                "SELECT id, session, sent_through FROM sessions"
-            ).fetchall():
-                self._sent.setdefault(session, sent_through)
-                self._note_ahead(session_id)
         self.client_id = self.setting("client") or secrets.token_hex(16)
         self._source = self.setting("source")
         self._knows_target = self.setting("target") == self._target
         # An event whose answer is lost must not go to another source with the next key.
         self.must_ask_source = not self._knows_target
         self._count()
-
-    def close(self) -> None:
-        """Note what was really sent, and close the file."""
-        with self.lock, suppress(sqlite3.Error):
-            if not self.is_closed:
-                sent = [(through, session) for session, through in self._sent.items()]
-                with self.file.transaction() as db:
-                    db.executemany("UPDATE sessions SET sent_through = ? WHERE session = ?", sent)
-        super().close()
 
     @property
     def _db(self) -> sqlite3.Connection:
@@ -1571,9 +1558,9 @@ class EventQueue(Durable):
 
     # ---- parts
 
-    def _oldest_session(self) -> tuple[int, str, str, int, int] | None:
-        row: tuple[int, str, str, int, int] | None = self._db.execute(
-            f"SELECT id, client, session, sent_through, doubtful_through FROM sessions WHERE {_IS_OURS}"
+    def _oldest_session(self) -> tuple[int, str, str, int] | None:
+        row: tuple[int, str, str, int] | None = self._db.execute(
+            f"SELECT id, client, session, doubtful_through FROM sessions WHERE {_IS_OURS}"
             " AND EXISTS (SELECT 1 FROM events WHERE session_id = id) ORDER BY id LIMIT 1",
             (self._source,),
         ).fetchone()
@@ -1615,33 +1602,19 @@ class EventQueue(Durable):
                 for place, event in zip(places, events, strict=True)
             ],
         )
-        self._note_ahead(to.id)
         return places
 
-    def _note_ahead(self, session_id: int) -> None:
-        """
-        Note that the next batch may have been sent, in the transaction that makes it the next one.
-
-        Thus nothing is written before events are sent, for which a full disk would have no room.
-        """
-        self._db.execute(
-            "UPDATE sessions SET sent_through = max(sent_through, coalesce("
-            "(SELECT max(sequence) FROM (SELECT sequence FROM events WHERE session_id = ?1"
-            " ORDER BY sequence LIMIT ?2)), 0)) WHERE id = ?1",
-            (session_id, BATCH_EVENTS),
-        )
-
-    def _take_unsent(self, session_id: int, session: str) -> list[Queued]:
-        """Take the events of a session that is over which were never sent."""
-        through = self._sent.get(session, 0)
+    def _take_later(self, place: Place, session_id: int) -> list[Queued]:
+        """Take the events behind a place of a session that is over: they are not stored."""
+        behind = session_id, place.sequence
         rows = self._db.execute(
             "SELECT sequence, content, has_id, queued_at_ms FROM events"
             " WHERE session_id = ? AND sequence > ? ORDER BY sequence",
-            (session_id, through),
+            behind,
         ).fetchall()
-        self._db.execute("DELETE FROM events WHERE session_id = ? AND sequence > ?", (session_id, through))
+        self._db.execute("DELETE FROM events WHERE session_id = ? AND sequence > ?", behind)
         return [
-            Queued(content, bool(has_id), queued_at_ms).moved_from(Place(session, sequence))
+            Queued(content, bool(has_id), queued_at_ms).moved_from(Place(place.session, sequence))
             for sequence, content, has_id, queued_at_ms in rows
         ]
 

@@ -60,7 +60,7 @@ class LaneContext:
     window_policy: WindowPolicy
     session_policy: SessionPolicy
     restore_slots: asyncio.Semaphore
-    open_turn: asyncio.Lock  # opening an index blocks the event loop, so lanes open theirs one by one
+    open_turn: asyncio.Lock  # opening an index, or a step of its warming, blocks the event loop: one by one
     session_notes: SessionNotes
     limits: QueueLimits
     layout: Layout | None = None

@@ -22,6 +22,7 @@ from dedupe.model.types import Offset
 from dedupe.partition.context import LaneContext
 from dedupe.partition.index_recovery import IndexRecovery
 from dedupe.partition.partition_index import PartitionIndex
+from dedupe.partition.warming import Warming
 from dedupe.storage.log import PartitionLog
 
 REPLICATED_EVENTS_MAX = 20_000
@@ -42,6 +43,7 @@ class Follower:
         self._replicated_events = 0
         self._ahead_since: float | None = None  # when the index began to be ahead of the visible log
         self._arrived = asyncio.Event()
+        self._warming = Warming(context.open_turn)
         self._logger = structlog.get_logger(__name__).bind(topic=context.topic, partition=recovery.partition)
 
     def receive(self, committed: Committed) -> None:
@@ -72,6 +74,7 @@ class Follower:
                     pause_s = times.backoff_max_s
                 except GatewayError as err:
                     self._report(err)
+                    self._warming.end()
                     self._recovery.drop_after(err)
                     pause_s = min(2 * pause_s, times.backoff_max_s)
                 else:
@@ -80,6 +83,7 @@ class Follower:
                 await asyncio.sleep(pause_s)
         finally:
             self.is_caught_up = False
+            self._warming.end()
             self._replicated.clear()
             self._replicated_events = 0
 
@@ -91,6 +95,7 @@ class Follower:
             self._check_visible(end)
             index = await self._recovery.replay(end, lambda _entries: None)
         self.is_caught_up = True
+        self._warming.begin(index.index)
         while True:
             self._arrived.clear()
             while self._replicated:
@@ -125,6 +130,7 @@ class Follower:
             async with asyncio.timeout(self._context.times.follow_s):
                 await self._arrived.wait()
         except TimeoutError:
+            self._warming.begin(index.index)
             _, end = await self._log.bounds()
             return end <= index.index.state.applied_offset
         return True

@@ -124,8 +124,8 @@ class IndexRecovery:
             RetriableError, IndexCorruptError, LogCorruptError, IdentityMismatchError.
         """
         index = await self._rebuilt_if_needed(end)
-        index.begin_replay()
         start = index.index.state.applied_offset
+        index.begin_replay(distance(self._lineage, start, end))
         began = reported_at = self._context.clock.monotonic()
         self._replaying = start, end, began
         replayed = gaps = 0

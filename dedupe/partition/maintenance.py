@@ -6,16 +6,16 @@ Commits do not wait for the request to the log.
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 
 import structlog
 
-from dedupe.model.errors import GatewayError, IndexCorruptError, NotAppendedError, RetriableError
+from dedupe.model.errors import IndexCorruptError, NotAppendedError, RetriableError
 from dedupe.model.types import Offset
 from dedupe.partition.context import LaneContext
 from dedupe.partition.duplicate_proof import DuplicateProof
 from dedupe.partition.metrics import LaneMetrics
 from dedupe.partition.partition_index import PartitionIndex
+from dedupe.partition.warming import Warming
 from dedupe.storage.log import PartitionLog
 
 SESSIONS_DELETED_MAX = 1_000
@@ -23,10 +23,6 @@ SESSIONS_DELETED_MAX = 1_000
 
 CONFIRM_WAIT_S = 0.25
 """The longest that a batch of duplicates waits for the log; one that does not answer is no other log."""
-
-WARM_PART = 0.5
-"""The part of the time that goes into a fast index, by steps of milliseconds: 60 million keys need 30 s."""
-WARM_PAUSE_S = 0.001
 
 SILENT_ROUNDS = 2
 """So many requests in a row without an answer mean a log that stores nothing; one may be a restart."""
@@ -51,7 +47,7 @@ class Maintenance:
         self._wake = wake
         self._index: PartitionIndex | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._warming: asyncio.Handle | None = None
+        self._warming = Warming(context.open_turn)
         self._bounds: asyncio.Task[tuple[Offset, Offset]] | None = None
         self._asked: asyncio.Task[bool] | None = None  # whether the topic is the same
         self._is_anew = False  # the topic, since the index was opened
@@ -67,7 +63,7 @@ class Maintenance:
         self.note_answer()
         self._report_short_window(index)
         self._schedule(self._context.times.maintenance_s)
-        self._warming = asyncio.get_running_loop().call_soon(self._warm)
+        self._warming.begin(index.index)
         self.proof.begin(index)
 
     @property
@@ -120,13 +116,14 @@ class Maintenance:
         if not index.index.covers(max(index.window.start, log_start)):
             raise IndexCorruptError("the index dropped entries inside the window")
         index.expire_sessions(SESSIONS_DELETED_MAX)
+        self._warming.begin(index.index)
 
     def end(self) -> None:
         """Drop the index and the request, whose response may be of a topic that was created anew."""
         self.is_due, self._index = False, None
-        for timer in (self._timer, self._warming):
-            if timer is not None:
-                timer.cancel()
+        self._warming.end()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._bounds is not None:
             self._bounds.cancel()
             self._bounds = None
@@ -135,16 +132,6 @@ class Maintenance:
             self._asked = None
         self._is_anew = False
         self.proof.end()
-
-    def _warm(self) -> None:
-        """Have the index become fast; what is wrong with it, its next look-up tells."""
-        assert self._index is not None
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        with suppress(GatewayError):
-            if self._index.index.warm():
-                pause_s = max(WARM_PAUSE_S, (loop.time() - began) * (1 / WARM_PART - 1))
-                self._warming = loop.call_later(pause_s, self._warm)
 
     def _make_due(self) -> None:
         self.is_due = True

@@ -95,8 +95,13 @@ class PartitionIndex:
             _session_records(committed) if sessions else (),
         )
 
-    def begin_replay(self) -> None:
-        """Return the window to what is stored: an update that failed may have moved it alone."""
+    def begin_replay(self, records: int) -> None:
+        """
+        Return the window to what is stored: an update that failed may have moved it alone.
+
+        `records` is how many the replay has at most.
+        """
+        self.index.expect(records)
         self.window = window_of(self._window_policy, self.index)
 
     def replay(self, records: Sequence[CheckedRecord]) -> Entries:

@@ -150,6 +150,9 @@ class DedupeIndex(SessionRows, Protocol):
     def reset(self, start: Offset) -> None:
         """Delete all entries, and begin at log offset `start`. Raises IndexCorruptError."""
 
+    def expect(self, keys: int) -> None:
+        """Prepare for so many keys at most; an index that is empty is then fast when it has them."""
+
     def warm(self) -> bool:
         """
         Work for some milliseconds on what makes look-ups of absent keys fast; False if that is done.

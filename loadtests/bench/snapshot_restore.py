@@ -39,6 +39,7 @@ from dedupe.model.clock import SystemClock
 from dedupe.model.types import NewRecord
 from dedupe.partition.lane import Lane
 from dedupe.partition.snapshotter import Snapshotter
+from dedupe.router import Router
 from dedupe.storage.index import IndexIdentity
 from dedupe.storage.kafka.fetched import native_decoder
 from dedupe.storage.kafka.store import KafkaStore
@@ -145,6 +146,8 @@ async def measure_snapshot(args: argparse.Namespace, servers: str, folder: Path)
                 served = await serve(store, settings_of(args, Path(data)))
             assert served.records == args.tail, served
             tell("from a snapshot", served)
+        with tempfile.TemporaryDirectory(dir=folder) as data, timed("a new standby has caught up") as said:
+            said.append(f"{await follow(store, settings_of(args, Path(data))):,} records of the log")
 
 
 def settings_of(args: argparse.Namespace, data: Path) -> Settings:
@@ -182,13 +185,18 @@ async def append(store: LogStore, records: Iterator[NewRecord]) -> None:
     await log.close()
 
 
+def lanes_of(store: LogStore, settings: Settings) -> tuple[RocksStore, Router]:
+    """Return a gateway's indexes and lanes."""
+    indexes = create_indexes(settings, Layout(settings.log.partitions), SystemClock())
+    return indexes, build_router(
+        settings, store, indexes, identity=IDENTITY, clock=SystemClock(), crashpoint=no_crashpoint
+    )
+
+
 async def serve(store: LogStore, settings: Settings, *, copies: bool = False) -> Served:
     """Return what it takes to serve, from no index; then make a snapshot."""
     began, cpu_began = time.monotonic(), time.process_time()
-    indexes = create_indexes(settings, Layout(settings.log.partitions), SystemClock())
-    router = build_router(
-        settings, store, indexes, identity=IDENTITY, clock=SystemClock(), crashpoint=no_crashpoint
-    )
+    indexes, router = lanes_of(store, settings)
     (lane,) = router.lanes
     running = [asyncio.create_task(each.run()) for each in router.all_lanes]
     while not lane.has_served:  # noqa: ASYNC110 - the poll costs nothing beside what is measured
@@ -209,6 +217,19 @@ async def serve(store: LogStore, settings: Settings, *, copies: bool = False) ->
     await asyncio.gather(*running)
     indexes.close()
     return served
+
+
+async def follow(store: LogStore, settings: Settings) -> int:
+    """Return how many records a standby without an index has read when it has caught up."""
+    indexes, router = lanes_of(store, settings)
+    (lane,) = router.lanes
+    following = asyncio.create_task(lane.follower.run())
+    while not lane.follower.is_caught_up:  # noqa: ASYNC110 - the poll costs nothing beside what is measured
+        await asyncio.sleep(POLL_S)
+    following.cancel()
+    await asyncio.wait([following])
+    indexes.close()
+    return lane.metrics.restored_records
 
 
 def is_fast(lane: Lane) -> bool:

@@ -4,6 +4,7 @@ mod document;
 mod faults;
 mod identify;
 mod json;
+mod key_filter;
 mod record_batch;
 mod record_reader;
 mod tuples;
@@ -16,6 +17,8 @@ mod gateway_native {
     use super::document::{Deployment, Document, PlainFields, Request};
     #[pymodule_export]
     use super::faults::{faults, provoke};
+    #[pymodule_export]
+    use super::key_filter::add_keys;
     #[pymodule_export]
     use super::record_batch::encode_records;
     #[pymodule_export]

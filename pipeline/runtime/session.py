@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -25,6 +26,8 @@ from pipeline.sources.records import TABLE_PREFIX, LakeSource, Source, is_table_
 DEBUG_VARIABLE = "PIPELINE_DEBUG"
 JARS_VARIABLE = "PIPELINE_JARS_DIR"
 JARS_DIR = Path(__file__).resolve().parents[2] / "build" / "spark" / "jars"
+PACKAGES = "spark.jars.packages"
+POM = Path(__file__).resolve().parents[1] / "pom.xml"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
 LOG_CONFIG = Path(__file__).resolve().parents[1] / "log4j2.properties"
@@ -117,7 +120,7 @@ def create_session(
     if remote is not None:
         builder = builder.remote(remote)
     elif not is_submitted():
-        settings |= LOCAL | _local_jvm(formats)
+        settings |= LOCAL | _local_jvm(frozenset() if PACKAGES in user_conf else formats)
         # The JVM takes the last of two options, the user's.
         user_options = with_collector(user_conf.get(JAVA_OPTIONS, ""))
         user_conf[JAVA_OPTIONS] = f"{settings[JAVA_OPTIONS]} {user_options}"
@@ -206,6 +209,17 @@ def is_submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
+def coordinates(formats: frozenset[str]) -> list[str]:
+    """Return the Maven coordinates of the connectors that these formats need, as GROUP:NAME:VERSION."""
+    prefixes = tuple(_LOCAL_JARS[name][0] for name in formats if name in _LOCAL_JARS)
+    space = {"m": "http://maven.apache.org/POM/4.0.0"}
+    named = (
+        [each.findtext(f"m:{tag}", "", space) for tag in ("groupId", "artifactId", "version")]
+        for each in ElementTree.parse(POM).iterfind("m:dependencies/m:dependency", space)
+    )
+    return [":".join(names) for names in named if names[1].startswith(prefixes)]
+
+
 def local_jars(formats: frozenset[str]) -> list[str]:
     """
     Return the jars of `make pipeline` that these formats need.
@@ -217,9 +231,10 @@ def local_jars(formats: frozenset[str]) -> list[str]:
     prefixes = tuple(prefix for name in formats for prefix in _LOCAL_JARS.get(name, ()))
     jars = sorted(str(path) for path in folder.glob("*.jar") if path.name.startswith(prefixes))
     if prefixes and not jars:
+        wanted = ", ".join(sorted(formats))
         raise UsageError(
-            f"no jars for {', '.join(sorted(formats))} in {folder}: "
-            f"run `make pipeline` or set {JARS_VARIABLE}"
+            f"no jars for {wanted} in {folder}: run `make pipeline` or set {JARS_VARIABLE}, or let "
+            f"Spark fetch them: --conf {PACKAGES}={','.join(coordinates(formats))}"
         )
     return jars
 

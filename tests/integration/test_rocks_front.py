@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupe.model.errors import IndexCorruptError
-from dedupe.storage.rocksdb.bloom import SCANNED_PER_KEY
 from dedupe.storage.rocksdb.database import Tuning
 from dedupe.storage.rocksdb.index import RocksIndex
 from tests.contract.index_contract import IDENTITY, entry_of, key_of, update_of
@@ -25,7 +24,7 @@ from tests.support.rocks import SMALLEST
 TINY = replace(
     SMALLEST,
     front_files_min=1,
-    front_keys_checked=64,
+    front_keys_min=64,
     front_keys_scanned=128,
 )
 DROPPING = replace(TINY, files_bytes_max=256 * 1024)
@@ -42,12 +41,13 @@ def has_filter(index: RocksIndex) -> bool:
 
 
 def apply_until_filtered(index: RocksIndex, *, batch: int = 100) -> int:
-    """Apply new keys until there is a filter; return where the index ends then."""
+    """Apply new keys and warm the index until there is a filter; return where the index ends then."""
     end = index.state.applied_offset
     for _ in range(1_000):
         if has_filter(index):
             return end
         index.apply(update_of(end, batch))
+        index.warm()
         end += batch
     raise AssertionError("no filter was ever complete")
 
@@ -76,6 +76,7 @@ def filtered(path: Path, tuning: Tuning = TINY) -> RocksIndex:
 STEPS = st.one_of(
     st.tuples(st.just("apply"), st.integers(min_value=1, max_value=400)),
     st.tuples(st.sampled_from(["flush", "reopen", "kill", "reset", "warm"]), st.just(0)),
+    st.tuples(st.just("expect"), st.integers(min_value=1, max_value=2_000)),
 )
 
 
@@ -94,6 +95,9 @@ def test_no_history_makes_a_stored_key_absent(
             assert_nothing_denied(index)
         elif step == "flush":
             flush(index)
+        elif step == "expect":
+            index.expect(size)
+            assert_nothing_denied(index)
         elif step == "warm":
             index.warm()
             assert_nothing_denied(index)
@@ -119,14 +123,14 @@ def test_keys_written_while_a_filter_is_built_are_in_it(tmp_path: Path) -> None:
 
     end = apply_until_filtered(index, batch=7)
 
-    assert end > 1_000 + 1_000 // SCANNED_PER_KEY
+    assert end > 1_000 + 7
     assert_nothing_denied(index)
     index.close()
 
 
 def test_keys_written_while_the_next_filter_is_built_are_in_the_one_in_use(tmp_path: Path) -> None:
     index = filtered(tmp_path / "index")
-    while index._bloom._next is None:
+    while not index.warm():
         index.apply(update_of(index.state.applied_offset, 50))
     first = index.state.applied_offset
 
@@ -134,6 +138,7 @@ def test_keys_written_while_the_next_filter_is_built_are_in_the_one_in_use(tmp_p
         new = index.state.applied_offset
         index.apply(update_of(new, 1))
         assert index.lookup([key_of(new)]) == [entry_of(new)]
+        index.warm()
 
     assert index.state.applied_offset > first + 1  # or it was built at once, and this has shown nothing
     index.close()
@@ -143,6 +148,8 @@ def test_filter_grows_with_the_index_and_denies_nothing(tmp_path: Path) -> None:
     index = filtered(tmp_path / "index")
     for first in range(index.state.applied_offset, 20_000, 200):
         index.apply(update_of(first, 200))
+        while index.warm():
+            pass
         if first % 2_000 < 200:
             assert_nothing_denied(index)
 
@@ -154,6 +161,7 @@ def test_dropped_files_leave_the_next_filter(tmp_path: Path) -> None:
     index = filtered(tmp_path / "index", DROPPING)
     for first in range(index.state.applied_offset, 60_000, 200):
         index.apply(update_of(first, 200))
+        index.warm()
     assert not index.covers(0)
     assert_nothing_denied(index)
 
@@ -182,6 +190,7 @@ def test_few_files_need_no_filter(tmp_path: Path) -> None:
     flush(index)
     for first in range(1_000, 3_000, 100):
         index.apply(update_of(first, 100))
+        index.warm()
 
     assert not has_filter(index)
     index.close()
@@ -218,4 +227,38 @@ def test_index_becomes_fast_without_new_keys(tmp_path: Path) -> None:
     assert has_filter(index)
     assert_nothing_denied(index)
     assert not index.warm()
+    index.close()
+
+
+def test_empty_index_that_expects_keys_is_fast_when_it_has_them(tmp_path: Path) -> None:
+    index = RocksIndex(tmp_path, IDENTITY, TINY)
+    index.expect(3_000)
+    for first in range(0, 3_000, 100):
+        index.apply(update_of(first, 100))
+        assert_nothing_denied(index)
+    assert has_filter(index)
+    assert not index.warm()
+    index.close()
+
+
+def test_index_with_keys_expects_more_without_denying_any(tmp_path: Path) -> None:
+    index = RocksIndex(tmp_path, IDENTITY, TINY)
+    index.apply(update_of(0, 1_000))
+    index.expect(3_000)
+    assert_nothing_denied(index)
+    index.close()
+    index = RocksIndex(tmp_path, IDENTITY, TINY)
+    index.expect(3_000)
+    assert_nothing_denied(index)
+    index.reset(1_000)
+    index.expect(3_000)
+    index.apply(update_of(1_000, 500))
+    assert index.lookup([key_of(1_200), key_of(10)]) == [entry_of(1_200), None]
+    index.close()
+
+
+def test_few_expected_keys_need_no_filter(tmp_path: Path) -> None:
+    index = RocksIndex(tmp_path, IDENTITY, TINY)
+    index.expect(TINY.front_keys_min - 1)
+    assert not has_filter(index)
     index.close()

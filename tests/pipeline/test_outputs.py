@@ -3,6 +3,7 @@
 import re
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "pipeline"
 PAGE = DOCS / "outputs.md"
 SECTION = re.compile(r"^## (\w+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 QUERY = re.compile(r"^```sql\n-- (Spark|DuckDB)\n(.*?)```", re.MULTILINE | re.DOTALL)
+ENGINES = DOCS.parents[1] / "build" / "engines" / "bin" / "python"
+ENGINE_TIMEOUT_S = 120
 STEP_MS = 10 * 60_000
 EVENTS = 60
 PLANS = ("free", "paid")
@@ -70,6 +73,7 @@ def lake(data: Path, job: JobRunner) -> Path:
         done = [
             job("archive", *stream, "--out", out / "events"),
             job("archive", *stream, "--out", out / "parquet", "--format", "parquet"),
+            job("archive", *stream, "--out", out / "iceberg", "--format", "iceberg"),
             job("minute_counts", *stream, "--to", f"parquet://{out}/counts"),
             job("sessionize", "--source", f"delta://{out}/events", "--once", "--out", out / "sessions"),
             job("clean", "--source", f"log://{data}/dirty", "--to", f"parquet://{out}/clean"),
@@ -143,10 +147,35 @@ def test_backfills_do_what_their_page_says(
     assert spark.read.parquet(f"{tmp_path}/sorted/original").count() == EVENTS
 
 
+def test_engines_read_the_tables_in_place(lake: Path) -> None:
+    queries = [block for block in sql_blocks("warehouse.md") if block.startswith("-- ")]
+    assert len(queries) == 5
+    for block in queries:
+        engine, _, query = block.removeprefix("-- ").replace("'lake/", f"'{lake}/").partition("\n")
+        command: list[str | Path] = [
+            ENGINES,
+            Path(__file__).with_name("engines.py"),
+            engine.partition(";")[0],
+        ]
+        done = subprocess.run(
+            command,
+            input=query,
+            cwd=lake,
+            capture_output=True,
+            text=True,
+            timeout=ENGINE_TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.replace('"', "") == f"track,{EVENTS}\n", query
+
+
+def sql_blocks(page: str) -> list[str]:
+    return re.findall(r"^```sql\n(.*?)```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
 def test_warehouse_is_loaded_once_by_its_page_s_statements(lake: Path) -> None:
-    statements = re.findall(
-        r"^```sql\n(.*?)```", (DOCS / "warehouse.md").read_text(), re.MULTILINE | re.DOTALL
-    )
+    statements = [block for block in sql_blocks("warehouse.md") if not block.startswith("-- ")]
     create, insert = (statement.replace("'lake/", f"'{lake}/") for statement in statements)
 
     files = f"read_parquet('{lake}/parquet/**/*.parquet')"

@@ -5,7 +5,7 @@ import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -28,6 +28,7 @@ from dedupe.router import Router
 from dedupe.submission import Outcomes, Submission
 from tests.sim.world import World
 from tests.support.sim.faults import SimFaults
+from tests.support.sim.memory_index import MemoryIndex
 from tests.support.submissions import submission_of
 
 SELF, OTHER, THIRD = "self", "other", "third"
@@ -341,6 +342,19 @@ async def test_lanes_of_a_worker_long_gone_are_not_waited_for() -> None:
         assert site.manager.is_expected(0)
         await asyncio.sleep(30)
         assert not site.manager.is_expected(0)
+
+
+async def test_followed_and_served_indexes_are_kept_fast() -> None:
+    world = await pinned()
+    async with running(Site(world)) as site:
+        for owner, follower in ((OTHER, SELF), (SELF, NOBODY)):
+            site.assign(owner, follower, OTHER)
+            await (site.until_caught_up() if owner == OTHER else site.until(LaneState.ACTIVE))
+            indexes = [cast(MemoryIndex, lane.partition_index.index) for lane in site.lanes]
+            before = [index.warmed for index in indexes]
+            async with asyncio.timeout(PATIENCE_S):
+                while any(index.warmed < known + 2 for index, known in zip(indexes, before, strict=True)):
+                    await asyncio.sleep(1)
 
 
 @pytest.mark.regression("Replays of standbys held up a partition that should serve.")

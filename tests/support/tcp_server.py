@@ -8,6 +8,9 @@ from typing import Self
 
 from tests.support.processes import HOST
 
+ACCEPT_TURNS = 3
+"""Turns of asyncio's loop from an accepted socket to its protocol: a server that is closed does not wait."""
+
 
 class TCPServer(ABC):
     """Serves each connection in a task of its own; leaving the context ends them all."""
@@ -37,6 +40,8 @@ class TCPServer(ABC):
         assert self._server is not None
         self._is_closing = True
         self._server.close()
+        for _ in range(ACCEPT_TURNS):
+            await asyncio.sleep(0)
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
@@ -52,6 +57,7 @@ class TCPServer(ABC):
         task = asyncio.ensure_future(self._serve_and_close(reader, writer))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
+        task.add_done_callback(lambda _: writer.close())  # also where it was cancelled before it began
 
     async def _serve_and_close(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -6,14 +6,14 @@ import xml.etree.ElementTree as ET
 from tools.release.run import ROOT, Release
 
 BUILD = ROOT / "build" / "release" / "bin" / "python"
-PYTHON_PROJECTS = (".", "native", "clients/python")
+PYTHON_PROJECTS = (".", "pipeline", "native", "clients/python")
 NODE_MODULES = ROOT / "tests" / "e2e" / "clients" / "javascript" / "node_modules"
 JAVASCRIPT = ROOT / "clients" / "javascript"
 KOTLIN = ROOT / "clients" / "kotlin" / "pom.xml"
 
 
 def build_python(release: Release) -> None:
-    """Build wheel and sdist of the gateway (with the Spark jobs), the native module and the client."""
+    """Build wheel and sdist of the gateway, the Spark jobs, the native module and the client."""
     for project in PYTHON_PROJECTS:
         release.run(BUILD, "-m", "build", "--outdir", release.out, ROOT / project)
 

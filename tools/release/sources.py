@@ -10,13 +10,15 @@ VERSION = re.compile(r"(?:0|[1-9]\d*)(?:\.(?:0|[1-9]\d*)){2}")
 
 PLACES = {
     "pyproject.toml": r'^version = "(.+)"$',
+    "pipeline/pyproject.toml": r'^version = "(.+)"$',
     "native/Cargo.toml": r'^version = "(.+)"$',
     "native/Cargo.lock": r'^name = "gateway-native"\nversion = "(.+)"$',
     "helm/gateway/Chart.yaml": r'^version: (\S+)\nappVersion: "\1"$',
     "helm/pipeline/Chart.yaml": r'^version: (\S+)\nappVersion: "\1"$',
     "deploy/compose.yaml": r"/gateway:(\S+?)\}?$",
-    "deploy/spark-application.yaml": r"gateway-pipeline:(\S+)$",
-    "deploy/sparkoperator-application.yaml": r"gateway-pipeline:(\S+)$",
+    "deploy/jobs/spark-application.yaml": r"gateway-pipeline:(\S+)$",
+    "deploy/jobs/sparkoperator-application.yaml": r"gateway-pipeline:(\S+)$",
+    "deploy/jobs/databricks.yaml": r"gateway_pipeline-(\S+?)-py3",
     "README.md": r"docker run .*/gateway:(\S+)$",
 }
 """Each file that names the version, and the pattern that finds it there."""

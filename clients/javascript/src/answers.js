@@ -1,6 +1,6 @@
 // ---- what an answer says
 
-const RETRY_AFTER_MAX_S = 300;
+const RETRY_AFTER_MAX_MS = 300_000;
 const ABOUT_THE_BODY = /^(413|400 (invalid_json|body_too|too_many_events|request_too|batch_missing))/;
 
 /**
@@ -21,11 +21,10 @@ export function verdictOf(status, headers, text) {
   const said = `${status} ${isGateway ? document.code : ""}`;
   const isRefused = /^40[13] ./.test(said);
   const isDoubted = /^4(?!08|29)/.test(said);
-  const isSplit = ABOUT_THE_BODY.test(said);
   throw Object.assign(new Error(`${status} ${text.slice(0, 200)}`), {
-    isSure: isSplit && isGateway, // who is between may say so of all
-    kind: isSplit ? "split" : isRefused ? "refused" : isDoubted ? "doubt" : "again",
-    retryAfterMs: 1_000 * Math.min(Number(headers.get("Retry-After")) || 0, RETRY_AFTER_MAX_S), // a date would need a clock that is right
+    isGateway, // who is between may say so of all
+    kind: ABOUT_THE_BODY.test(said) ? "split" : isRefused ? "refused" : isDoubted ? "doubt" : "again",
+    retryAfterMs: Math.min(Number(headers.get("Retry-After")) * 1_000 || 0, RETRY_AFTER_MAX_MS), // a date would need a clock that is right
   });
 }
 
@@ -66,12 +65,11 @@ export function settlement({ session, events, sentBefore, doubtfulThrough }, ver
   /** @type {Letter[]} */ const letters = [];
   events.forEach((event, index) => {
     const { sequence, content } = event;
-    const { fate, code = "", message = "" } = verdicts[index];
-    const isRejected = fate === "rejected";
+    const { fate, code, message } = /** @type {any} */ (verdicts[index]);
     if (fate !== "again") done.push(sequence);
     if (fate === "session over" && sequence > doubtfulThrough) moved.push(event);
-    else if (code) letters.push({ session, sequence, code, message, event: attempt(() => JSON.parse(content)) });
-    if (sequence <= sentBefore && (isRejected || event.hasId)) doubtfulThrough = sentBefore;
+    else if (code) letters.push({ session, sequence, code, message, event: /** @type {any} */ (objectIn(content)) });
+    if (sequence <= sentBefore && (fate === "rejected" || event.hasId)) doubtfulThrough = sentBefore;
   });
   return { done, moved, letters, doubtfulThrough };
 }
@@ -94,7 +92,7 @@ function objectIn(text) {
 
 /** @param {any} found @returns {Record<string, any>[]} */
 function objectsIn(found) {
-  return Array.isArray(found) ? found.filter(isObject) : [];
+  return attempt(() => found.filter(isObject)) ?? [];
 }
 
 /** @param {any} value */

@@ -4,6 +4,7 @@ const BATCH_EVENTS = 100;
 const BATCH_BYTES = 60_000; // of all requests that outlive a page together, fetch takes 64 KiB
 
 export const QUEUE_EVENTS = 10_000;
+const ANSWER_MAX = 1_000_000; // what is longer is cut, and so no JSON
 const TIMEOUT_MS = 15_000;
 const LINGER_MS = 200; // how long a batch waits for more events, unless the page is left
 const BACKOFF_MS = 500;
@@ -12,6 +13,7 @@ const REFUSED = 10; // times as long: a key that is being rotated is right again
 const REFUSALS_MAX = 3;
 const TELL_MS = 3_600_000;
 const POLL_MS = 20; // of what waits, by flush
+const POLLS_OF_A_TRY = 50; // so often does flush try at least
 
 const EVENT = 1; // what ends a pause
 const URGENT = 2;
@@ -40,10 +42,11 @@ export class Client extends Queue {
    */
   constructor(url, writeKey, options = {}) {
     if (!/^https?:[^\s?#]+$/i.test(new URL(url) && url) || !writeKey) throw new TypeError("url_or_key_invalid");
-    const target = `${url.replace(/\/+$/, "")}/v1/events?writeKey=${encodeURIComponent(writeKey)}`;
-    const { name = "gateway", storage = indexedDBStorage(name) } = options;
     super();
     this.#options = options;
+    this._target = `${url.replace(/\/+$/, "")}/v1/events?writeKey=${encodeURIComponent(writeKey)}`;
+    this._name = options.name ?? "gateway";
+    this._storage = options.storage ?? indexedDBStorage(this._name);
     const hurry = () => this.#wake(URGENT);
     const listeners = {
       online: hurry,
@@ -53,7 +56,7 @@ export class Client extends Queue {
     };
     for (const [name, listener] of Object.entries(listeners))
       globalThis.addEventListener?.(name, listener, { signal: this.#signal }); // React Native has none
-    this._ready = this._open(name, target, storage);
+    this._ready = this._open();
     this.#loop = this.#run();
   }
 
@@ -99,11 +102,13 @@ export class Client extends Queue {
   async flush(timeoutMs = 10_000) {
     const end = performance.now() + timeoutMs;
     await within(timeoutMs, this._ready);
-    this._adoptAt = this.#failures = 0;
+    this._adoptAt = 0;
     this._isAllRead = false; // until it is looked again
-    this.#wake(URGENT);
     const isLeft = () => this.waiting > 0 || (this._isInUse && !this._isAllRead);
-    while (isLeft() && performance.now() < end && !this.#signal.aborted) await within(POLL_MS);
+    for (let polls = 0; isLeft() && !this.#signal.aborted; await within(POLL_MS)) {
+      if (!(polls++ % POLLS_OF_A_TRY)) this.#wake(URGENT);
+      if (performance.now() > end) break;
+    }
     return !isLeft();
   }
 
@@ -134,7 +139,7 @@ export class Client extends Queue {
       } catch (/** @type {any} */ err) {
         if (this.#signal.aborted) return;
         this._tell("delivery", err ?? "failed");
-        await this.#sleep(pauseAfter(err, ++this.#failures), err?.retryAfterMs ? END : URGENT);
+        await this.#sleep(pauseAfter(err, ++this.#failures), err?.isGateway && err.retryAfterMs ? END : URGENT);
       }
     }
   }
@@ -153,7 +158,7 @@ export class Client extends Queue {
       const [event] = batch.events;
       if (!/again|refused/.test(err.kind)) {
         this.#eventsMax = half || 1; // its size may be the reason
-        if (!half && !err.isSure) {
+        if (!half && !(err.isGateway && err.kind === "split")) {
           await this.#ask(); // who refuses all says nothing of this one
           err.kind = (event.refusals = (event.refusals ?? 0) + 1) < REFUSALS_MAX ? "doubt" : "split";
         }
@@ -201,8 +206,8 @@ export class Client extends Queue {
    */
   async #post(body, keepalive) {
     const control = new AbortController();
-    const { signal } = control;
     const stop = () => control.abort();
+    const { signal } = control;
     const timer = setTimeout(stop, this.#options.timeoutMs ?? TIMEOUT_MS);
     this.#signal.addEventListener("abort", stop, { signal });
     try {
@@ -212,7 +217,7 @@ export class Client extends Queue {
         keepalive,
         signal,
       });
-      const document = verdictOf(answer.status, answer.headers, await answer.text());
+      const document = verdictOf(answer.status, answer.headers, await textOf(answer));
       this._learn(answer.headers.get("Gateway-Source"));
       return document;
     } finally {

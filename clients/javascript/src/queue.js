@@ -4,21 +4,23 @@ const ADOPT_MS = 3_000; // how often tabs that are gone are looked for
 
 /** The sessions that this tab delivers, with a lock each, and the one in which new events are. */
 class Queue extends Keeper {
-  /** Whether sessions wait that may be of another source than ours, which the gateway has not told yet. */ _needsSource = false;
-  /** Whether it is known what others left. */ _isAllRead = false;
+  /** @type {boolean | undefined} Whether sessions wait that may be of another source than ours, which the gateway has not told yet. */ _needsSource;
+  /** @type {boolean | undefined} Whether it is known what others left. */ _isAllRead;
   /** @type {Map<string, Session>} */ _sessions = new Map();
   /** @type {string | undefined} as the gateway's answers name it; "" if they do not */ _source;
   _adoptAt = 0;
 
-  /** @type {Record<string, any>} of this installation: what is remembered */ _known = {};
+  /** @type {Record<string, any>} of this installation: what is remembered */ _known;
   /** @type {Session} which new events are in; the page's first moment has one of its own */ _own;
-  _client = "";
-  _name = "";
-  /** Where its events go: url and write key. */ _target = "";
+  /** @type {string} */ _client;
+  /** @type {string} */ _name;
+  /** @type {string} where its events go: url and write key */ _target;
 
   /** How many events this tab has to deliver. */
   get waiting() {
-    return [...this._sessions.values()].reduce((count, { _events }) => count + _events.size, 0);
+    let count = 0;
+    for (const { _events } of this._sessions.values()) count += _events.size;
+    return count;
   }
 
   /**
@@ -47,7 +49,7 @@ class Queue extends Keeper {
       const isOver = session !== this._own && this._isOpen;
       if (session._events.size) {
         const batch = session._batch(eventsMax, bytesMax);
-        batch.isLast &&= isOver;
+        batch.isLast &&= /** @type {any} */ (isOver);
         return batch;
       }
       if (isOver) this.#forget(session);
@@ -70,9 +72,9 @@ class Queue extends Keeper {
     /** @type {Change[]} */ const changes = found.map((letter) => ["deadLetters", `${new Date().toJSON()} ${letter.session} ${letter.sequence}`, letter]);
     if (verdicts.some(({ fate }) => fate === "session over")) {
       if (session === this._own) this._own = this._begin();
-      const unsent = [..._events.values()].filter(({ sequence }) => sequence > session._sentThrough);
-      for (const event of [...moved, ...unsent]) {
-        if (!_events.has(event.sequence)) continue;
+      for (const event of _events.values()) {
+        const isMoved = batch.events.includes(event) ? moved.includes(event) : event.sequence > doubtfulThrough; // behind it nothing is stored
+        if (!isMoved) continue;
         changes.push(...this._own._append(JSON.stringify(movedOf(event)), true, event.time));
         done.push(event.sequence);
       }
@@ -96,19 +98,11 @@ class Queue extends Keeper {
 
   // ---- opening, and what others left
 
-  /**
-   * @param {string} name
-   * @param {string} target
-   * @param {Storage} storage
-   */
-  async _open(name, target, storage) {
-    this._name = name;
-    this._target = target;
-    this._storage = storage;
-    this._known = objectIn(attempt(() => localStorage[name])) ?? {};
+  async _open() {
+    this._known = objectIn(attempt(() => localStorage[this._name])) ?? {};
     this._client = idIn(this._known) ?? ksuid();
     this._own = this._begin();
-    this._noteKey = `${name} note ${this._own._row.session}`;
+    this._noteKey = `${this._name} note ${this._own._row.session}`;
     await this._readInstallation().catch((err) => this._tell("storage", err));
     this._own = this._begin(); // what is noted of the first moment may be written once more
     this._isOpen = true;
@@ -139,15 +133,14 @@ class Queue extends Keeper {
         const changes = attempt(() => JSON.parse(localStorage[key]).filter((/** @type {any} */ [kind]) => kind));
         if (await this._write(changes ?? [])) attempt(() => localStorage.removeItem(key));
       }
-      let needsSource = false;
       const rows = await this._read("sessions");
+      this._needsSource = false;
       for (const [, row] of rows ?? []) {
         if (this._sessions.has(row.session)) continue;
         if (this._isDue(row)) await this._take(row);
-        else needsSource ||= this._source === undefined;
+        else this._needsSource ||= this._source === undefined;
       }
-      this._needsSource = needsSource;
-      this._isAllRead = !!rows && !needsSource;
+      this._isAllRead = !!rows && !this._needsSource;
     } catch (err) {
       this._tell("storage", err);
     }
@@ -174,7 +167,7 @@ class Queue extends Keeper {
   _begin() {
     const session = ksuid();
     const row = { session, last: 0, doubtfulThrough: 0, client: this._client, source: this._source };
-    return this.#add(row, this._isLeft ? undefined : hold(`${this._name} ${session}`));
+    return this.#add(row, /** @type {any} */ (this._isLeft || hold(`${this._name} ${session}`)));
   }
 
   /**

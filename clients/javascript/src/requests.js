@@ -25,8 +25,8 @@ function contentOf(event, client) {
 /** @param {Batch} batch */
 function bodyOf({ client, session, events, isLast }) {
   const firstSequence = events[0].sequence;
-  const numbers = { acknowledgedThrough: firstSequence - 1, firstSequence };
-  const head = JSON.stringify({ client, session, ...numbers, sentAt: new Date(), ended: isLast || undefined });
+  const acknowledgedThrough = firstSequence - 1;
+  const head = JSON.stringify({ client, session, acknowledgedThrough, firstSequence, sentAt: new Date(), ended: isLast || undefined });
   return `${head.slice(0, -1)},"batch":[${events.map(({ content }) => content)}]}`;
 }
 
@@ -35,9 +35,23 @@ function bytesOf(text) {
   return new TextEncoder().encode(text).length;
 }
 
+/**
+ * Return an answer's text, of which no more than a chunk beyond ANSWER_MAX is read: what is cut is no verdict.
+ *
+ * @param {Response} answer
+ */
+async function textOf(answer) {
+  const reader = answer.body?.pipeThrough?.(new TextDecoderStream()).getReader();
+  if (!reader) return answer.text(); // React Native has no streams
+  let text = "";
+  /** @type {any} */ let part;
+  while (text.length < ANSWER_MAX && !(part = await reader.read()).done) text += part.value;
+  return text;
+}
+
 /** @returns {[promise: Promise<any>, resolve: (value?: any) => void]} */
 function deferred() {
-  /** @type {(value?: any) => void} */ let resolve = () => {};
+  /** @type {any} */ let resolve;
   return [new Promise((settle) => (resolve = settle)), resolve];
 }
 

@@ -5,7 +5,6 @@
  * since nobody else gives any.
  */
 class Session {
-  /** @type {Map<number, Queued>} */ _events = new Map();
   /** Sequences up to it are in requests that outlive the page. */ _leftThrough = 0;
 
   /**
@@ -17,7 +16,7 @@ class Session {
     this._row = row;
     this._release = release;
     /** Sequences up to it may have been sent. */ this._sentThrough = events.at(-1)?.sequence ?? 0;
-    for (const event of events) this._events.set(event.sequence, event);
+    this._events = new Map(events.map((event) => [event.sequence, event]));
   }
 
   /**

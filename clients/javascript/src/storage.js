@@ -7,11 +7,11 @@ const STORAGE_MS = 10_000; // storage that has not answered by then is not waite
 /** A storage whose failures stop nothing: what it has not taken is kept here, and it is asked again. */
 class Keeper {
   /** @type {Map<string, Change>} not written, or not known to be */ _unwritten = new Map();
-  /** Whether more is not written than is under way. */ _isBehind = false;
-  /** Whether anything is known to be there; else there is nothing to be delivered or deleted. */ _isInUse = false;
-  /** Whether what is remembered is read. */ _isOpen = false;
-  /** Whether the page is gone, and maybe comes back. */ _isLeft = false;
-  /** Where it is noted, in localStorage. */ _noteKey = "";
+  /** @type {boolean | undefined} Whether more is not written than is under way. */ _isBehind;
+  /** @type {boolean | undefined} Whether anything is known to be there; else there is nothing to be delivered or deleted. */ _isInUse;
+  /** @type {boolean | undefined} Whether what is remembered is read. */ _isOpen;
+  /** @type {boolean | undefined} Whether the page is gone, and maybe comes back. */ _isLeft;
+  /** @type {string} where it is noted, in localStorage */ _noteKey;
 
   /** @type {Storage} */ _storage;
   /** @type {Promise<string>} resolves to the client's id when it is open */ _ready;
@@ -49,7 +49,7 @@ class Keeper {
    * Write in this tick: a page that is being left has no other. Never rejects; resolves to whether it is written.
    *
    * @param {Change[]} changes
-   * @returns {Promise<boolean>}
+   * @returns {Promise<boolean | undefined>}
    */
   async _write(changes) {
     for (const change of changes) this._unwritten.set(nameOf(change), change); // the later one of two counts
@@ -63,7 +63,7 @@ class Keeper {
       this.#drop(changes);
       return true;
     };
-    const isWritten = !changes.length || !!(await this.#asked(write)); // no change says nothing of the storage
+    const isWritten = !changes.length || (await this.#asked(write)); // no change says nothing of the storage
     if (!this._isInUse) this.#drop(changes.filter(isDeletion));
     return isWritten;
   }

@@ -8,27 +8,28 @@ filter is complete, and from then on only the keys that pass it.
 RocksIndex.lookup -> **BloomFilterCache.possible** -> RocksDB's multi-get
 """
 
+import hashlib
 import mmap
 import struct
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import combinations, islice
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import structlog
+from rocksdict import ReadOptions
 
 from dedupe.model.identity import KEY_BYTES
 from dedupe.model.types import EventKey
-from dedupe.storage.rocksdb.database import Database, translate
+from dedupe.storage.rocksdb.database import FILE_BYTES_PER_KEY, Database, translate
 
-SCANNED_PER_KEY = 16
-"""Keys scanned for each key added: a filter of N keys is complete after about N / 16 added keys."""
-SCANS_MAX = 4
-"""The limit of one call, in multiples of FRONT_KEYS_SCANNED: a replay's batches are large, and would block
-the event loop."""
 BITS_PER_KEY = 20
 """The size of a new filter: its false-positive rate is 0.6 %. It is replaced when it has twice its keys, at
 2.8 %; RocksDB checks every file for each false positive."""
+
+_UNCACHED = ReadOptions()
+_UNCACHED.fill_cache(False)  # type: ignore[call-arg] # each block is read once; the stub lacks the value
 
 _WORD_BYTES = 4
 _MASK_BITS = 30  # a digit of Python's integers
@@ -43,6 +44,10 @@ def _masks() -> list[int]:
 
 
 _MASK_OF = _masks()
+_MASK_WORDS = array("I", _MASK_OF)
+
+AddKeys: TypeAlias = Callable[[memoryview, "array[int]", list[EventKey]], bool | None]
+"""The native module's KeyFilter.add: words, masks and keys; None if Python has to do it."""
 
 
 class _Layout(NamedTuple):
@@ -78,7 +83,7 @@ class KeyFilter:
     through memory in order; its last 12 bits select the mask. Event keys are hash values already.
     """
 
-    def __init__(self, keys: int) -> None:
+    def __init__(self, keys: int, native: AddKeys | None = None) -> None:
         """
         Reserve memory for `keys` >= 1; the system assigns pages as keys are added.
 
@@ -88,6 +93,12 @@ class KeyFilter:
         self._count = max(1, keys * BITS_PER_KEY // (8 * _WORD_BYTES))
         self._words = memoryview(mmap.mmap(-1, self._count * _WORD_BYTES)).cast("I")
         self._keys_left = 2 * keys
+        self._native = native
+
+    @property
+    def words(self) -> bytes:
+        """A copy of its bits."""
+        return self._words.tobytes()
 
     @property
     def is_full(self) -> bool:
@@ -97,6 +108,8 @@ class KeyFilter:
     def add(self, keys: Sequence[EventKey]) -> None:
         """Add keys."""
         self._keys_left -= len(keys)
+        if self._native is not None and self._native(self._words, _MASK_WORDS, [*keys]):
+            return
         words, mask_of = self._words, _MASK_OF
         for first in range(0, len(keys), _CHUNK):
             chunk = keys[first : first + _CHUNK]
@@ -137,18 +150,17 @@ class BloomFilterCache:
     The filter of a database's keys, and the next one while it is built.
 
     A filter is built when there are many files, or the last filter is full. New keys are added to it at once;
-    a scan of the database adds the older ones, some with each call of `add`. At the end of the scan the
+    a scan of the database adds the older ones, some with each call of `warm`. At the end of the scan the
     filter is complete.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, native: AddKeys | None = None) -> None:
         self._database = database
+        self._native = native
         self._tuning = database.tuning
         self._filter: KeyFilter | None = None
         self._next: KeyFilter | None = None
         self._scanned_to = b""
-        self._scan_due = 0
-        self._unchecked = self._tuning.front_keys_checked  # the first call of `add` checks
 
     def possible(self, keys: Sequence[EventKey]) -> Sequence[int]:
         """Return the places in `keys` of those that the database may hold; all without a filter."""
@@ -156,33 +168,23 @@ class BloomFilterCache:
             return range(len(keys))
         return self._filter.possible(keys)
 
-    def add(self, keys: Sequence[EventKey]) -> None:
-        """
-        Add keys before they are written, and continue the scan.
+    def expect(self, keys: int) -> None:
+        """Begin with a filter for so many keys, as far as the database will hold them; it must be empty."""
+        if keys >= self._tuning.front_keys_min:
+            self._filter = self._new_filter(min(keys, self._tuning.files_bytes_max // FILE_BYTES_PER_KEY))
 
-        Raises:
-            IndexCorruptError, IndexUnavailableError: the database cannot be read.
-        """
-        self._unchecked += len(keys)
-        if self._next is None and self._unchecked >= self._tuning.front_keys_checked:
-            self._unchecked = 0
-            self._begin_if_due()
-        # After _begin_if_due: the scan of a new filter may have passed the places of these keys.
+    def add(self, keys: Sequence[EventKey]) -> None:
+        """Add keys before they are written."""
         for keys_filter in (self._filter, self._next):
             if keys_filter is not None:
                 keys_filter.add(keys)
-        if self._next is not None:
-            self._scan_due += SCANNED_PER_KEY * len(keys)
-            least = self._tuning.front_keys_scanned
-            if self._scan_due >= least:
-                self._scan(self._next, min(self._scan_due, SCANS_MAX * least))
-                self._scan_due = 0
 
     def warm(self) -> bool:
         """
-        Continue the scan by one step, without new keys; False if there is none.
+        Continue the scan by one step, or begin one if that is due; False if it is not.
 
-        Raises as `add` does.
+        Raises:
+            IndexCorruptError, IndexUnavailableError: the database cannot be read.
         """
         if self._next is None:
             self._begin_if_due()
@@ -199,20 +201,26 @@ class BloomFilterCache:
             translate(err, f"cannot measure {self._database.path}")
         if not (files >= self._tuning.front_files_min if self._filter is None else self._filter.is_full):
             return
+        self._next = self._new_filter(max(1, stored))
+        self._scanned_to = bytes(KEY_BYTES)
+
+    def _new_filter(self, keys: int) -> KeyFilter | None:
+        """Return an empty filter; None if there is no memory for it."""
         try:
-            self._next = KeyFilter(max(1, stored))
-        except OSError as err:  # repeated after the next front_keys_checked
+            return KeyFilter(keys, self._native)
+        except OSError as err:
             structlog.get_logger(__name__).warning(
                 "no memory for the Bloom filter cache of an index",
                 path=str(self._database.path),
                 error=str(err),
             )
-        self._scanned_to = bytes(KEY_BYTES)
+            return None
 
     def _scan(self, keys_filter: KeyFilter, count: int) -> None:
         """Add the next `count` keys in order; use the filter if they were the last."""
         try:
-            following = cast(Iterator[EventKey], self._database.entries.keys(from_key=self._scanned_to))
+            entries = self._database.entries
+            following = cast(Iterator[EventKey], entries.keys(from_key=self._scanned_to, read_opt=_UNCACHED))
             keys = list(islice(following, count))
             del following  # else an error's traceback would keep the database open
             is_scanned = len(keys) < count and self._ends_after(keys)
@@ -237,3 +245,12 @@ class BloomFilterCache:
         finally:
             del iterator
         return ends
+
+
+def is_adding_proved(native: AddKeys) -> bool:
+    """Whether the native module sets the same bits as the Python code."""
+    keys = [hashlib.blake2b(bytes([n % 256, n // 256]), digest_size=KEY_BYTES).digest() for n in range(1_000)]
+    filters = KeyFilter(200), KeyFilter(200, native)
+    for each in filters:
+        each.add(keys)
+    return filters[0].words == filters[1].words

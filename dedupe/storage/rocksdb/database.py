@@ -42,10 +42,10 @@ FILE_BYTES_PER_KEY = 48
 index), 38 with LZ4. A smaller value would drop files inside the window."""
 FRONT_FILES_MIN = 6
 """With fewer files, RocksDB's own filters are faster than the Bloom filter cache."""
-FRONT_KEYS_CHECKED = 65_536
-"""The number of keys added between two checks of the number of files."""
+FRONT_KEYS_MIN = 65_536
+"""Of fewer keys there are never so many files."""
 FRONT_KEYS_SCANNED = 4_096
-"""The minimum of keys in one step of a scan, 2 to 4 ms: each step costs a seek in every file."""
+"""The keys of one step of a scan, 2 to 4 ms: each step costs a seek in every file."""
 KEYS_A_RECORD_MAX = 2
 """An event of a client session may have a secondary key."""
 BACKGROUND_JOBS = 2
@@ -106,7 +106,7 @@ class Tuning:
     wal_bytes_max: int
     has_statistics: bool = False  # costs a few percent; for tests
     front_files_min: int = FRONT_FILES_MIN
-    front_keys_checked: int = FRONT_KEYS_CHECKED
+    front_keys_min: int = FRONT_KEYS_MIN
     front_keys_scanned: int = FRONT_KEYS_SCANNED
 
     @property

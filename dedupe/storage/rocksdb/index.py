@@ -20,7 +20,7 @@ from dedupe.model.errors import GatewayError, IndexCorruptError
 from dedupe.model.identity import KEY_BYTES
 from dedupe.model.types import Entry, EventKey, Offset
 from dedupe.storage.index import EMPTY_STATE, IndexIdentity, IndexState, IndexUpdate, WalFiles
-from dedupe.storage.rocksdb.bloom import BloomFilterCache
+from dedupe.storage.rocksdb.bloom import AddKeys, BloomFilterCache
 from dedupe.storage.rocksdb.database import Database, Tuning, destroy, is_empty, translate
 from dedupe.storage.rocksdb.format import (
     ENTRY,
@@ -53,10 +53,12 @@ class RocksIndex:
         tuning: Tuning,
         *,
         close: Callable[[Database], None] = Database.close,
+        native: AddKeys | None = None,
     ) -> None:
         """Open the index at `path`, or create an empty one. Raises as RocksStore.open does."""
         self.path = path
         self._close = close
+        self._native = native
         self._identity = identity
         self._tuning = tuning
         self._database: Database | None = None
@@ -155,6 +157,11 @@ class RocksIndex:
             for place, entry in zip(places, stored, strict=True):
                 entries[place] = entry
         return entries
+
+    def expect(self, keys: int) -> None:
+        """See DedupeIndex. Entries are written with the state, so without a record there is none."""
+        if self.state.last_offset < 0:
+            self._bloom.expect(keys)
 
     def warm(self) -> bool:
         """See DedupeIndex: 2 to 4 ms of the scan for the Bloom filter cache."""
@@ -316,7 +323,7 @@ class RocksIndex:
 
     def _use(self, database: Database) -> Database:
         """Use an open database, with an empty Bloom filter."""
-        self._database, self._bloom = database, BloomFilterCache(database)
+        self._database, self._bloom = database, BloomFilterCache(database, self._native)
         self._sessions = SessionTable(database)
         return database
 

@@ -10,6 +10,7 @@ import structlog
 
 from dedupe.model.errors import ConfigurationError, IndexCorruptError, IndexUnavailableError
 from dedupe.storage.index import IndexIdentity, Opening
+from dedupe.storage.rocksdb.bloom import AddKeys
 from dedupe.storage.rocksdb.database import MIB, Database, destroy, tuning_for
 from dedupe.storage.rocksdb.index import RocksIndex
 from dedupe.storage.rocksdb.marks import check_not_disproved
@@ -25,7 +26,9 @@ CLOSERS = 4
 class RocksStore:
     """The indexes of one process, in root/<topic>/<partition>."""
 
-    def __init__(self, root: Path, *, lanes: int, memory_bytes: int, keys_max: int) -> None:
+    def __init__(
+        self, root: Path, *, lanes: int, memory_bytes: int, keys_max: int, native: AddKeys | None = None
+    ) -> None:
         """
         Divide the memory among the lanes of this process.
 
@@ -34,11 +37,13 @@ class RocksStore:
             lanes: the number of indexes that are open at once, >= 1.
             memory_bytes: for memtables and block caches, at least LANE_BYTES_MIN a lane.
             keys_max: the number of newest keys that a lane remembers, see tuning_for.
+            native: of the native module, if there is one, see KeyFilter.
 
         Raises:
             ConfigurationError: too little memory.
         """
         self._root = root
+        self._native = native
         lane_bytes = memory_bytes // lanes
         if lane_bytes < LANE_BYTES_MIN:
             raise ConfigurationError(
@@ -85,7 +90,7 @@ class RocksStore:
         if (damage := self._damage.pop(path, None)) is not None:
             check_not_disproved(path)  # which says more
             raise damage
-        return RocksIndex(path, identity, self._tuning, close=self._close)
+        return RocksIndex(path, identity, self._tuning, close=self._close, native=self._native)
 
     def discard(self, identity: IndexIdentity) -> None:
         """

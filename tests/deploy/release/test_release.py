@@ -70,6 +70,8 @@ def test_everything_is_there_and_has_a_checksum(released: Path, address: str) ->
     expected = {
         f"idempotent_ingestion_gateway-{VERSION}-py3-none-any.whl",
         f"idempotent_ingestion_gateway-{VERSION}.tar.gz",
+        f"gateway_pipeline-{VERSION}-py3-none-any.whl",
+        f"gateway_pipeline-{VERSION}.tar.gz",
         f"gateway_native-{VERSION}.tar.gz",
         f"idempotent_gateway_client-{CLIENTS}-py3-none-any.whl",
         f"idempotent_gateway_client-{CLIENTS}.tar.gz",

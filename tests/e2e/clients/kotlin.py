@@ -1,5 +1,6 @@
 """The Kotlin client as `make` builds it, and a process of it that tests give calls."""
 
+import resource
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,7 +30,7 @@ class KotlinClient(Harness):
         return self._ask({"do": "ids"})
 
     def state(self) -> dict[str, Any]:
-        """Return how many events wait, and the age of the oldest in ms."""
+        """Return how many events wait, the age of the oldest in ms, and whether the file has them."""
         return self._ask({"do": "state"})
 
     def thrown_by_odd_events(self) -> list[str]:
@@ -39,3 +40,9 @@ class KotlinClient(Harness):
     def retry_dead_letters(self) -> int:
         """Queue the dead letters again."""
         return int(self._ask({"do": "retryDeadLetters"})["retried"])
+
+    def limit_files(self, size: int) -> int:
+        """Let the process write files of so many bytes, as on a full disk; return the limit before."""
+        before, most = resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size, most))
+        return before

@@ -77,7 +77,11 @@ def test_client_passes_every_scenario(client: str, tmp_path: Path, capfd: pytest
 
 PATIENCE_S = 12.0
 """For scenarios that a client fails by delivering nothing; the right one needs a few seconds."""
-STANDS_STILL = {"never_halves": "flush is not true within", "gives_up_after_401": "the queue stands still"}
+STANDS_STILL = {
+    "never_halves": "flush is not true within",
+    "obeys_proxies": "flush is not true within",
+    "gives_up_after_401": "the queue stands still",
+}
 WRONG_CLIENTS = {
     "acknowledges_without_verdict": "odd_answers",
     "renumbers_on_retry": "lost_answers",
@@ -87,6 +91,8 @@ WRONG_CLIENTS = {
     "never_halves": "silent_proxy",
     "hides_rejections": "poison",
     "gives_up_after_401": "wrong_key_for_a_while",
+    "obeys_proxies": "asked_to_wait",
+    "asks_too_soon": "asked_to_wait",
     "moves_without_id": "restored_backup",
     "never_asks": "other_source",
     "gives_up_damaged_queues": "damaged",

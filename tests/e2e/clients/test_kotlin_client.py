@@ -231,7 +231,7 @@ def test_the_age_of_the_oldest_counts_over_processes_and_in_files_that_did_not_n
 ) -> None:
     proxy.choose = lambda _request: LOSE_REQUEST
     client = open_client()
-    assert client.state() == {"waiting": 0}
+    assert client.state() == {"waiting": 0, "isDurable": True}
     client.track(seen(1))
     client.kill()
     client = open_client()
@@ -316,3 +316,67 @@ def test_a_client_id_that_is_damaged_is_replaced_and_the_queue_set_aside(
     assert client.flush(TIMEOUT_S)
     assert [event["event"] for event in stored()] == ["Seen 2"]
     assert list(tmp_path.glob("queue.db.corrupt-*"))
+
+
+@pytest.mark.regression(
+    "The Kotlin client on a disk that took no write any more sent the first batch for ever."
+)
+@pytest.mark.parametrize("is_mended", [True, False])
+def test_on_a_disk_that_takes_no_write_any_more_all_that_waits_is_sent(
+    open_client: OpenClient, stored: Stored, proxy: Proxy, is_mended: bool
+) -> None:
+    proxy.choose = lambda request: LOSE_REQUEST if request.events() else PASS
+    client = open_client()
+    client.track(seen(*range(500)))
+    limits = client.limit_files(0)
+    proxy.choose = lambda _request: PASS
+    assert client.flush(TIMEOUT_S)
+    assert not client.state()["isDurable"]
+    if is_mended:
+        client.limit_files(limits)
+        client.track(seen(500))
+        assert client.state()["isDurable"]
+        assert client.flush(TIMEOUT_S)
+    client.kill()
+    again = open_client()
+    assert again.state()["waiting"] == (0 if is_mended else 500)
+    assert again.flush(TIMEOUT_S)
+    assert [event["event"] for event in stored()] == [f"Seen {n}" for n in range(500 + is_mended)]
+
+
+@pytest.mark.regression(
+    "What the Kotlin client had sent on a disk that took no write was stored twice after an eviction."
+)
+def test_what_was_sent_beyond_what_the_disk_could_note_is_not_stored_twice(
+    open_client: OpenClient, stored: Stored, proxy: Proxy
+) -> None:
+    proxy.choose = lambda request: LOSE_REQUEST if request.events() else PASS
+    client = open_client()
+    client.track(seen(*range(500)))
+    client.limit_files(0)
+    proxy.choose = lambda _request: PASS
+    assert client.flush(TIMEOUT_S)
+    client.kill()
+
+    def evicted(request: Message) -> Fault:
+        """As if 450 had been rejected, and the session were evicted and the window over."""
+        numbers = [int(event["event"].removeprefix("Seen ")) for event in request.events()]
+        if 450 not in numbers:
+            return PASS
+        code = {450: "type_invalid"}
+        answer = {
+            "receipts": [{"sequence": n + 1} for n in numbers if n < 450],
+            "rejected": [
+                {"index": index, "code": code.get(n, "session_expired"), "message": ""}
+                for index, n in enumerate(numbers)
+                if n >= 450
+            ],
+        }
+        return Canned(200, json.dumps(answer).encode(), is_gateways=True)
+
+    proxy.choose = evicted
+    again = open_client()
+    assert again.flush(TIMEOUT_S)
+    assert [event["event"] for event in stored()] == [f"Seen {n}" for n in range(500)]
+    letters = [letter["event"]["event"] for letter in again.dead_letters()]
+    assert letters == [f"Seen {n}" for n in range(450, 500)]

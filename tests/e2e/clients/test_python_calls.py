@@ -268,19 +268,20 @@ def test_signal_handlers_may_call_the_client_while_it_is_at_work(
     client = open_client()
     main, is_handled = threading.main_thread(), threading.local()
     signalled: list[Place | None] = []
-    note = EventQueue._note_ahead
+    append = EventQueue._append
 
-    def interrupted(queue: EventQueue, session_id: int) -> None:
+    def interrupted(queue: EventQueue, *arguments: Any) -> list[Place]:
+        places = append(queue, *arguments)
         if threading.current_thread() is main and not vars(is_handled):
             is_handled.now = True
             signal.raise_signal(signal.SIGUSR1)
             del is_handled.now
-        note(queue, session_id)
+        return places
 
     def handler(_number: int, _frame: object) -> None:
         signalled.append(client.track("Signalled", properties={"n": 1000 + len(signalled)}))
 
-    monkeypatch.setattr(EventQueue, "_note_ahead", interrupted)
+    monkeypatch.setattr(EventQueue, "_append", interrupted)
     before = signal.signal(signal.SIGUSR1, handler)
     try:
         places = [place for n in range(1, 21) for place in client.send_all(events(n, n))]

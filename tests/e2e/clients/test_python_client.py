@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from tests.support.gateway_in_process import (
     DAY_MS,
     Fault,
     GatewayInProcess,
+    Send,
     answer_lost,
     answered,
     half_an_answer,
@@ -79,6 +80,11 @@ def session_of(gateway: GatewayInProcess, client: Client, session: str) -> dict[
         answer = http.get(f"/v1/sessions/{session}", headers={"Gateway-Client": client.client_id})
     told: dict[str, Any] = answer.raise_for_status().json()
     return told
+
+
+def passed(request: httpx.Request, send: Send) -> httpx.Response:
+    """No fault: the next one befalls the next request."""
+    return send(request)
 
 
 def use_sessions(gateway: GatewayInProcess, client_id: str, count: int) -> None:
@@ -450,6 +456,32 @@ def test_of_an_evicted_session_what_nobody_can_tell_is_not_stored_twice(
         ("session_expired", 1),
         ("session_expired", 2),
     ]
+
+
+@pytest.mark.regression(
+    "What a Python client had sent on a disk that took no write was stored twice after an eviction."
+)
+def test_what_was_sent_beyond_what_the_disk_could_note_is_not_stored_twice(
+    gateway: GatewayInProcess, open_client: ClientFactory
+) -> None:
+    last = 5 * BATCH_EVENTS
+    gateway.faults = deque([not_connected] * 1000)
+    client = open_client()
+    client.send_all([*events(1, last - 50), BAD, *events(last - 48, last)])
+    client._queue.file.db.execute("PRAGMA query_only = 1")  # as of a disk that turns read-only
+    gateway.faults = deque([passed] * 4 + [killed_after])
+    wait_until_ended(client)
+    sent = [n for n in range(1, last + 1) if n != last - 49]
+    assert own(gateway) == sent
+    gateway.clock.ms += (WINDOW_DAYS + 1) * DAY_MS
+    use_sessions(gateway, client.client_id, SESSIONS_OF_A_PARTITION)
+    client = open_client()
+    assert client.waiting == last
+    client.send_all(events(last + 1, last + 1))
+    assert client.flush(TIMEOUT_S)
+    assert own(gateway) == [*sent, last + 1]
+    expired = [letter for letter in client.dead_letters() if letter.code == "session_expired"]
+    assert [letter.event["properties"]["n"] for letter in expired] == list(range(last - 48, last + 1))
 
 
 def test_events_of_every_session_are_counted_once_by_the_gateway(

@@ -47,6 +47,26 @@ def keeps_in_memory() -> None:
     gateway_client.QueueFile.__init__ = lambda file, _path: init(file, None)
 
 
+def obeys_proxies() -> None:
+    """Let whoever asks for a pause hold up a flush."""
+    pause_after = gateway_client.Delivery._pause_after
+
+    def asked(delivery: Any, err: Exception) -> tuple[float, bool]:
+        return pause_after(delivery, err)[0], True
+
+    gateway_client.Delivery._pause_after = asked
+
+
+def asks_too_soon() -> None:
+    """Try again while the gateway has asked for a pause."""
+    pause_after = gateway_client.Delivery._pause_after
+
+    def hurried(delivery: Any, err: Exception) -> tuple[float, bool]:
+        return pause_after(delivery, err)[0], False
+
+    gateway_client.Delivery._pause_after = hurried
+
+
 def never_halves() -> None:
     """Send the same batch again and again."""
     verdicts_on = gateway_client.Delivery._verdicts_on
@@ -100,6 +120,8 @@ WRONG: dict[str, Callable[[], None]] = {
         drops_on_413,
         moves_without_id,
         keeps_in_memory,
+        obeys_proxies,
+        asks_too_soon,
         never_halves,
         never_asks,
         ends_at_its_leisure,

@@ -232,6 +232,8 @@ class MemoryIndex:
         self._disk = disk
         self._is_closed = False
         self._has_failed = False
+        self.warmed = 0
+        """How often it was asked to become fast."""
 
     @property
     def state(self) -> IndexState:
@@ -310,8 +312,13 @@ class MemoryIndex:
         self._disk.is_damaged = self._disk.is_disproved = self._has_failed = False
         self._disk.forget(start)
 
-    def warm(self) -> bool:
+    def expect(self, keys: int) -> None:
         """See DedupeIndex."""
+
+    def warm(self) -> bool:
+        """See DedupeIndex: it is fast."""
+        assert not self._is_closed, "index is closed"
+        self.warmed += 1
         return False
 
     def covers(self, offset: Offset) -> bool:

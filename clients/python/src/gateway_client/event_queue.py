@@ -118,9 +118,9 @@ class EventQueue(Durable):
 
     @alone
     def next_batch(self, events_max: int) -> Batch | None:
-        """Return the oldest events that wait. It writes nothing: that they may be sent is noted already."""
+        """Return the oldest events that wait. It writes nothing: a full disk has no room for that."""
         while (row := self._oldest_session()) is not None:
-            session_id, client, session, sent_through, doubtful_through = row
+            session_id, client, session, doubtful_through = row
             rows = self._db.execute(
                 "SELECT sequence, content, has_id, queued_at_ms, checksum FROM events"
                 " WHERE session_id = ? ORDER BY sequence LIMIT ?",
@@ -132,8 +132,11 @@ class EventQueue(Durable):
                 self._bury_damaged(session_id, Place(session, first), rows[0][1])
                 continue
             through = first + len(events) - 1
-            sent_before = self._sent.get(session, sent_through)
-            self._sent[session] = max(sent_before, through)
+            # An earlier process may have sent more than its file says, but nothing that is stored is further
+            # behind an event that is not: each request says that all before it have their verdicts.
+            sent_before = self._sent.get(session, through + BATCH_EVENTS - 1)
+            if session in self._sent:
+                self._sent[session] = max(sent_before, through)
             is_last = self._is_last(session_id, through)
             if is_last and self._current is not None and session_id == self._current.id:
                 self._current.is_ended = True
@@ -176,8 +179,9 @@ class EventQueue(Durable):
             if found.is_session_over:
                 if current is None or current.id == session_id:
                     current = self._new_session(db)
-                self._append(db, current, [*found.moved, *self._take_unsent(session_id, batch.session)])
-            self._note_ahead(session_id)
+                through = max(found.doubtful_through, batch.first_sequence + len(batch.events) - 1)
+                later = self._take_later(Place(batch.session, through), session_id)
+                self._append(db, current, [*found.moved, *later])
             self._drop_empty_sessions(current)
         self._current = current
         self.size += len(found.moved) - max(gone, 0)
@@ -255,30 +259,16 @@ class EventQueue(Durable):
         """Read what is in the file that was opened."""
         super().begin()
         self._current = None
-        with suppress(sqlite3.OperationalError), self.file.transaction() as db:
+        with suppress(sqlite3.OperationalError), self.file.transaction():
             # Without room for it, what is there can be sent all the same.
             if not self.setting("client"):
                 self.keep({"client": self.client_id or secrets.token_hex(16)})
-            for session_id, session, sent_through in db.execute(
-                "SELECT id, session, sent_through FROM sessions"
-            ).fetchall():
-                self._sent.setdefault(session, sent_through)
-                self._note_ahead(session_id)
         self.client_id = self.setting("client") or secrets.token_hex(16)
         self._source = self.setting("source")
         self._knows_target = self.setting("target") == self._target
         # An event whose answer is lost must not go to another source with the next key.
         self.must_ask_source = not self._knows_target
         self._count()
-
-    def close(self) -> None:
-        """Note what was really sent, and close the file."""
-        with self.lock, suppress(sqlite3.Error):
-            if not self.is_closed:
-                sent = [(through, session) for session, through in self._sent.items()]
-                with self.file.transaction() as db:
-                    db.executemany("UPDATE sessions SET sent_through = ? WHERE session = ?", sent)
-        super().close()
 
     @property
     def _db(self) -> sqlite3.Connection:
@@ -294,9 +284,9 @@ class EventQueue(Durable):
 
     # ---- parts
 
-    def _oldest_session(self) -> tuple[int, str, str, int, int] | None:
-        row: tuple[int, str, str, int, int] | None = self._db.execute(
-            f"SELECT id, client, session, sent_through, doubtful_through FROM sessions WHERE {_IS_OURS}"
+    def _oldest_session(self) -> tuple[int, str, str, int] | None:
+        row: tuple[int, str, str, int] | None = self._db.execute(
+            f"SELECT id, client, session, doubtful_through FROM sessions WHERE {_IS_OURS}"
             " AND EXISTS (SELECT 1 FROM events WHERE session_id = id) ORDER BY id LIMIT 1",
             (self._source,),
         ).fetchone()
@@ -338,33 +328,19 @@ class EventQueue(Durable):
                 for place, event in zip(places, events, strict=True)
             ],
         )
-        self._note_ahead(to.id)
         return places
 
-    def _note_ahead(self, session_id: int) -> None:
-        """
-        Note that the next batch may have been sent, in the transaction that makes it the next one.
-
-        Thus nothing is written before events are sent, for which a full disk would have no room.
-        """
-        self._db.execute(
-            "UPDATE sessions SET sent_through = max(sent_through, coalesce("
-            "(SELECT max(sequence) FROM (SELECT sequence FROM events WHERE session_id = ?1"
-            " ORDER BY sequence LIMIT ?2)), 0)) WHERE id = ?1",
-            (session_id, BATCH_EVENTS),
-        )
-
-    def _take_unsent(self, session_id: int, session: str) -> list[Queued]:
-        """Take the events of a session that is over which were never sent."""
-        through = self._sent.get(session, 0)
+    def _take_later(self, place: Place, session_id: int) -> list[Queued]:
+        """Take the events behind a place of a session that is over: they are not stored."""
+        behind = session_id, place.sequence
         rows = self._db.execute(
             "SELECT sequence, content, has_id, queued_at_ms FROM events"
             " WHERE session_id = ? AND sequence > ? ORDER BY sequence",
-            (session_id, through),
+            behind,
         ).fetchall()
-        self._db.execute("DELETE FROM events WHERE session_id = ? AND sequence > ?", (session_id, through))
+        self._db.execute("DELETE FROM events WHERE session_id = ? AND sequence > ?", behind)
         return [
-            Queued(content, bool(has_id), queued_at_ms).moved_from(Place(session, sequence))
+            Queued(content, bool(has_id), queued_at_ms).moved_from(Place(place.session, sequence))
             for sequence, content, has_id, queued_at_ms in rows
         ]
 

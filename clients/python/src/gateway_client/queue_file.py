@@ -41,7 +41,6 @@ _SCHEMA = (
         client TEXT NOT NULL,
         session TEXT NOT NULL,
         source TEXT NOT NULL DEFAULT '',
-        sent_through INTEGER NOT NULL DEFAULT 0,
         doubtful_through INTEGER NOT NULL DEFAULT 0,
         UNIQUE (session, client)
     )""",
@@ -319,8 +318,8 @@ def _upgrade(db: sqlite3.Connection) -> None:
     make_schema(db)
     for statement in (
         "INSERT INTO settings SELECT 'client', client FROM installation",
-        "INSERT INTO sessions (id, client, session, sent_through, doubtful_through)"
-        " SELECT id, client, session, sent_through, doubtful_through FROM earlier_sessions, installation",
+        "INSERT INTO sessions (id, client, session, doubtful_through)"
+        " SELECT id, client, session, doubtful_through FROM earlier_sessions, installation",
         "INSERT INTO events SELECT session_id, sequence, content, has_id, 0, crc32(content)"
         " FROM earlier_events",
         "INSERT INTO dead_letters SELECT * FROM earlier_dead_letters",

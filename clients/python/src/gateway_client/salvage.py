@@ -25,7 +25,7 @@ class Contents(NamedTuple):
     """Rows of the tables, as far as they could be read."""
 
     settings: dict[str, str]
-    sessions: list[tuple[int, str, str, str, int, int]]
+    sessions: list[tuple[int, str, str, str, int]]
     events: dict[tuple[int, int], tuple[Any, ...]]
     letters: list[tuple[Any, ...]]
 
@@ -33,15 +33,14 @@ class Contents(NamedTuple):
 def contents_of(db: sqlite3.Connection) -> Contents:
     """Read all that can be read."""
     settings = dict(_rows(db, "SELECT name, value FROM settings {}", "name", (str, str)))
-    sessions: dict[int, tuple[int, str, str, str, int, int]] = {
-        row[0]: row
-        for row in _rows(db, "SELECT * FROM sessions NOT INDEXED {}", "id", (int, str, str, str, int, int))
+    numbered = "SELECT id, client, session, source, doubtful_through FROM sessions NOT INDEXED {}"
+    sessions: dict[int, tuple[int, str, str, str, int]] = {
+        row[0]: row for row in _rows(db, numbered, "id", (int, str, str, str, int))
     }
     names = "SELECT id, client, session FROM sessions INDEXED BY sqlite_autoindex_sessions_1 {}"
     events = _events_of(db)
     for number, client, session in _rows(db, names, "session", (int, str, str)):
-        last = max((sequence for id_, sequence in events if id_ == number), default=0)
-        sessions.setdefault(number, (number, client, session, "", last, 0))
+        sessions.setdefault(number, (number, client, session, "", 0))
     letters = "SELECT session, sequence, code, message, content FROM dead_letters {}"
     buried = _rows(db, letters, "id", (str, int, str, str, bytes))
     return Contents(settings, [sessions[number] for number in sorted(sessions)], events, buried)
@@ -68,11 +67,10 @@ def salvage(damaged: Path) -> Contents:
 
 def take_in(db: sqlite3.Connection, contents: Contents) -> None:
     """Add the rows of another file, once however often that is done while they are there."""
-    for number, client, session, source, sent_through, doubtful_through in contents.sessions:
+    for number, client, session, source, doubtful_through in contents.sessions:
         db.execute(
-            "INSERT OR IGNORE INTO sessions (client, session, source, sent_through, doubtful_through)"
-            " VALUES (?, ?, ?, ?, ?)",
-            (client, session, source, sent_through, doubtful_through),
+            "INSERT OR IGNORE INTO sessions (client, session, source, doubtful_through) VALUES (?, ?, ?, ?)",
+            (client, session, source, doubtful_through),
         )
         (new_number,) = db.execute(
             "SELECT id FROM sessions WHERE client = ? AND session = ?", (client, session)

@@ -165,6 +165,53 @@ for (const [Kind, name, answer] of eachKind(WAITING)) {
   });
 }
 
+for (const Kind of KINDS) client_test(`${Kind.name}: of an endless answer little is read`, async (server, open) => {
+  const client = open({ timeoutMs: 15_000 }, Kind);
+  const chunk = Buffer.alloc(65_536, '{"sequence":9},');
+  let written = 0;
+  const ended = new Promise((resolve) => {
+    server.answer = (_, response) => {
+      response.writeHead(200, { "Gateway-Request-Id": "r" });
+      response.write('{"receipts":[');
+      const write = () => {
+        while (!response.destroyed && written < 256 << 20 && response.write(chunk)) written += chunk.length;
+        written += chunk.length;
+        if (written >= 256 << 20) response.end();
+      };
+      response.on("drain", write).on("close", resolve);
+      write();
+      return true;
+    };
+  });
+  await client.track("Seen");
+  await ended;
+  assert.ok(written < 8 << 20, `${written} bytes`);
+  server.answer = null;
+  assert.equal(await client.flush(5_000), true);
+  assert.deepEqual(server.names(), ["Seen"]);
+});
+
+for (const Kind of KINDS) client_test(`${Kind.name}: an answer of 900 KiB is read whole`, async (server, open) => {
+  const client = open({}, Kind);
+  server.answer = (body, response) => {
+    const receipts = body.batch.map((_, index) => ({ sequence: body.firstSequence + index }));
+    return server.gateway(response, 200, { padding: "x".repeat(900 << 10), receipts });
+  };
+  await client.track("Seen");
+  assert.equal(await client.flush(5_000), true);
+});
+
+for (const Kind of KINDS) client_test(`${Kind.name}: an answer is read where fetch has no streams`, async (server, open) => {
+  const asInReactNative = async (...request) => {
+    const answer = await fetch(...request);
+    return { status: answer.status, headers: answer.headers, text: () => answer.text() };
+  };
+  const client = open({ fetch: asInReactNative }, Kind);
+  await client.track("Seen");
+  assert.equal(await client.flush(5_000), true);
+  assert.deepEqual(server.names(), ["Seen"]);
+});
+
 const REFUSALS = {
   "the gateway's invalid_json": word(400, { code: "invalid_json" }),
   "the gateway's body_too_complex": word(400, { code: "body_too_complex" }),
@@ -227,6 +274,22 @@ for (const Kind of KINDS) client_test(`${Kind.name}: flush asks no sooner than i
   assert.equal(server.bodies.length, 1);
   server.answer = null;
   assert.equal(await client.flush(10_000), true);
+  assert.deepEqual(server.names(), ["Seen"]);
+});
+
+for (const Kind of KINDS) client_test(`${Kind.name}: flush tries each second whatever a proxy asks for`, async (server, open) => {
+  const client = open({}, Kind);
+  server.answer = (_, response) => {
+    response.writeHead(503, { "Retry-After": "120" });
+    response.end("<html>");
+    return true;
+  };
+  await client.track("Seen");
+  const flushed = client.flush(30_000);
+  while (server.bodies.length < 4) await new Promise((resolve) => setTimeout(resolve, 10));
+  assert.ok(server.bodies.length < 10);
+  server.answer = null;
+  assert.equal(await flushed, true);
   assert.deepEqual(server.names(), ["Seen"]);
 });
 

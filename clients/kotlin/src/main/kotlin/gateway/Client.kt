@@ -344,8 +344,7 @@ class Client(
         if (isHalved) return Pause(0).also { isHalved = false }
         failures++
         val (base, longest) = if (answer?.action == Action.AGAIN_LONG) 4.0 to KEY_REFUSED_PAUSE_MAX_MS else 2.0 to BACKOFF_MAX_MS
-        var pauseMs = Random.nextDouble(0.0, min(longest, BACKOFF_MS * base.pow(min(failures, 20)))).toLong()
-        if (lock.withLock { waitingInFlush > 0 }) pauseMs = min(pauseMs, FLUSH_PAUSE_MAX_MS)
+        val pauseMs = Random.nextDouble(0.0, min(longest, BACKOFF_MS * base.pow(min(failures, 20)))).toLong()
         val since = failingSince ?: Instant.ofEpochMilli(clock.nowMs()).also { failingSince = it }
         if (failures == 1 || System.nanoTime() / 1_000_000 - toldAtMs >= TELL_AGAIN_MS) {
             toldAtMs = System.nanoTime() / 1_000_000
@@ -355,9 +354,11 @@ class Client(
         return Pause(maxOf(pauseMs, askedMs), isAsked = askedMs > 0 && answer?.isGateways == true)
     }
 
+    /** Waits before the next try, shorter for who waits in `flush`. */
     private fun sleep(pause: Pause) = lock.withLock {
         changed.signalAll()
-        var left = pause.ms * 1_000_000
+        val isHeldUp = waitingInFlush > 0 && !pause.isAsked
+        var left = (if (isHeldUp) min(pause.ms, FLUSH_PAUSE_MAX_MS) else pause.ms) * 1_000_000
         while (left > 0 && !isClosing && (pause.isAsked || !isHurried)) left = changed.awaitNanos(left)
         isHurried = false
     }

@@ -16,8 +16,11 @@ private const val BALLAST_BYTES = 1 shl 20
 private const val WAL_PAGES = 100
 
 private const val SQLITE_BUSY = 5
+private const val SQLITE_READONLY = 8
+private const val SQLITE_IOERR = 10
 private const val SQLITE_CORRUPT = 11
 private const val SQLITE_FULL = 13
+private const val SQLITE_CANTOPEN = 14
 private const val SQLITE_NOTADB = 26
 private const val SQLITE_IOERR_SHORT_READ = 522
 private const val SQLITE_IOERR_WRITE = 778
@@ -31,12 +34,15 @@ internal fun damage() = SQLException("a row is damaged", null, SQLITE_CORRUPT)
 
 internal val SQLException.isNoRoom get() = errorCode and PRIMARY_CODE == SQLITE_FULL || errorCode == SQLITE_IOERR_WRITE
 
+/** Whether the disk takes no write: it is full, read-only or broken. */
+internal val SQLException.isRefused
+    get() = !isDamage && errorCode and PRIMARY_CODE in setOf(SQLITE_READONLY, SQLITE_IOERR, SQLITE_FULL, SQLITE_CANTOPEN)
+
 private val SCHEMA = listOf(
     "CREATE TABLE IF NOT EXISTS installation (client TEXT NOT NULL UNIQUE)",
     "CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     """CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL UNIQUE,
-        last INTEGER NOT NULL DEFAULT 0, sent_through INTEGER NOT NULL DEFAULT 0,
-        doubtful_through INTEGER NOT NULL DEFAULT 0, source TEXT NOT NULL DEFAULT '')""",
+        last INTEGER NOT NULL DEFAULT 0, doubtful_through INTEGER NOT NULL DEFAULT 0, source TEXT NOT NULL DEFAULT '')""",
     """CREATE TABLE IF NOT EXISTS events (session_id INTEGER NOT NULL, sequence INTEGER NOT NULL,
         content TEXT NOT NULL, queued_at_ms INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (session_id, sequence)) WITHOUT ROWID""",
     """CREATE TABLE IF NOT EXISTS dead_letters (id INTEGER PRIMARY KEY, session TEXT NOT NULL,
@@ -49,14 +55,14 @@ internal const val IS_CLIENT = "(length(client) BETWEEN 1 AND 100 AND client NOT
 /** What is not so was damaged, and can be read all the same. */
 private val IS_WHOLE = mapOf(
     "installation" to IS_CLIENT,
-    "sessions" to "typeof(session) || typeof(last) || typeof(sent_through) || typeof(doubtful_through) = 'textintegerintegerinteger'",
+    "sessions" to "typeof(session) || typeof(last) || typeof(doubtful_through) = 'textintegerinteger'",
     "events" to "typeof(session_id) || typeof(sequence) || typeof(content) = 'integerintegertext'",
 )
 
 private val TABLES = mapOf(
     "installation" to "client",
     "settings" to "name, value",
-    "sessions" to "id, session, last, sent_through, doubtful_through, source",
+    "sessions" to "id, session, last, doubtful_through, source",
     "events" to "session_id, sequence, content, queued_at_ms",
     "dead_letters" to "id, session, sequence, code, message, content",
 )
@@ -145,6 +151,14 @@ internal class QueueFile(private val path: File?) {
     private fun columnsOf(db: Connection, table: String) = db.createStatement().use {
         val names = it.executeQuery("SELECT name FROM pragma_table_info('$table')")
         buildSet { while (names.next()) add(names.getString(1)) }
+    }
+
+    /** Makes the rows those of another connection, in the caller's transaction. */
+    fun copyInto(db: Connection, from: Connection) {
+        for ((table, columns) in TABLES) {
+            db.createStatement().use { it.execute("DELETE FROM $table") }
+            copyRows(from, db, table, columns, "ASC")
+        }
     }
 
     fun salvageInto(db: Connection, from: Connection) {

@@ -2,12 +2,9 @@ package gateway
 
 import java.io.File
 import java.sql.Connection
-import java.sql.PreparedStatement
-import java.sql.ResultSet
 import java.sql.SQLException
 import java.util.concurrent.ConcurrentLinkedQueue
 
-private const val DEAD_LETTERS_MAX = 10_000
 private const val FREE_PAGES_MAX = 256
 
 /** Whether a call then throws QueueFullException, or the oldest events are dropped. */
@@ -20,12 +17,12 @@ enum class WhenFull { THROW, DROP_OLDEST }
  * sequence to two events.
  */
 class SqliteStorage private constructor(
-    private var db: Connection,
+    db: Connection,
     private var file: QueueFile,
     private val clock: Clock,
     private val eventsMax: Int,
     private val whenFull: WhenFull,
-) : Storage {
+) : Statements(db), Storage {
     override val problems = ConcurrentLinkedQueue<Exception>()
     override var clientId = ""
         private set
@@ -35,10 +32,13 @@ class SqliteStorage private constructor(
 
     private var current: Long? = null
 
+    /** The connection and the file that take no write any more, while memory has their place. */
+    private var refusing: Pair<Connection, QueueFile>? = null
+
     /** Of the key; "" while it is not known. */
     private var source = ""
 
-    /** How far each session was sent: by this run as it happened, by earlier ones as the file allows for. */
+    /** How far each session of this run was sent. */
     private val sentThrough = mutableMapOf<Long, Long>()
 
     /** Reads what is in a file that was opened, with what `salvage` adds of another one. */
@@ -55,11 +55,9 @@ class SqliteStorage private constructor(
                 if (client.isEmpty()) execute("DELETE FROM events") // whose they are cannot be read
                 clientId = client.ifEmpty { newClientId() }
                 execute("INSERT OR IGNORE INTO installation VALUES (?)", clientId)
-                query("SELECT id, sent_through FROM sessions") { sentThrough[it.getLong(1)] = it.getLong(2) }
-                sentThrough.keys.forEach { markNext(it) }
             }
         } catch (err: SQLException) {
-            if (!err.isNoRoom) throw err // without room for it, what is there can be sent all the same
+            if (!err.isRefused) throw err // without room for it, what is there can be sent all the same
             clientId = one("SELECT client FROM installation") { it.getString(1) } ?: throw err
         }
         count()
@@ -69,6 +67,7 @@ class SqliteStorage private constructor(
 
     /** Queues events, in one commit with something else. */
     private fun add(events: List<Queued>, also: () -> Unit): List<Place> = safely {
+        writeBack()
         if (file.hasVanished) replaceVanished()
         val surplus = maxOf(0, size + events.size - eventsMax)
         if (surplus > 0 && (whenFull == WhenFull.THROW || events.size > eventsMax)) throw QueueFullException("$size events wait already")
@@ -96,11 +95,11 @@ class SqliteStorage private constructor(
         one("SELECT queued_at_ms $OURS LIMIT 1", source, source) { it.getLong(1) }?.takeIf { it > 0 }
     }
 
-    override fun learn(source: String): Int = safely(makesRoom = true) {
+    override fun learn(source: String): Int = inMemoryIfRefused {
         if (source != this.source) {
+            execute("UPDATE sessions SET source = ? WHERE source = ''", source)
             if (this.source.isNotEmpty()) current = null // it belongs to the other source
             this.source = source
-            execute("UPDATE sessions SET source = ? WHERE source = ''", source)
             count()
         }
         one("SELECT count(*) FROM events") { it.getInt(1) }!! - size
@@ -127,17 +126,20 @@ class SqliteStorage private constructor(
             val fits = events.isEmpty() || bytes <= BATCH_BYTES
             if (it.getLong(1) == first + events.size && fits) events += Queued(content, it.getLong(3))
         }
-        val isLast = first + events.size - 1 == last && (isClosing || id != current)
-        Batch(clientId, session, first, events, sentThrough[id] ?: 0, doubtful, isLast)
+        val through = first + events.size - 1
+        // An earlier run may have sent more than the file says, but nothing that is stored is further behind an
+        // event that is not: each request says that all before it have their verdicts.
+        val sentBefore = sentThrough[id] ?: (through + BATCH_EVENTS - 1)
+        Batch(clientId, session, first, events, sentBefore, doubtful, isLast = through == last && (isClosing || id != current))
     }
 
     override fun noteSent(batch: Batch) {
         val id = idOf(batch.session) ?: return
-        sentThrough[id] = maxOf(sentThrough[id] ?: 0, batch.lastSequence)
+        sentThrough.computeIfPresent(id) { _, sent -> maxOf(sent, batch.lastSequence) }
     }
 
-    override fun settle(batch: Batch, settlement: Settlement) = safely(makesRoom = true) {
-        val id = idOf(batch.session) ?: return@safely Unit
+    override fun settle(batch: Batch, settlement: Settlement) = inMemoryIfRefused {
+        val id = idOf(batch.session) ?: return@inMemoryIfRefused Unit
         var next = current
         transaction {
             settlement.done.forEach { execute("DELETE FROM events WHERE session_id = ? AND sequence = ?", id, it) }
@@ -145,9 +147,8 @@ class SqliteStorage private constructor(
             settlement.deadLetters.forEach { bury(it) }
             if (settlement.isSessionOver) {
                 next = if (next == null || next == id) newSession() else next
-                move(id, settlement.moved, next!!)
+                move(id, settlement.moved, maxOf(batch.lastSequence, settlement.doubtfulThrough), next!!)
             }
-            markNext(id)
             execute(
                 "DELETE FROM sessions WHERE id IS NOT ? AND NOT EXISTS" +
                     " (SELECT 1 FROM events WHERE session_id = sessions.id)",
@@ -156,7 +157,7 @@ class SqliteStorage private constructor(
         }
         current = next
         count()
-        if (size == 0) shrink()
+        if (size == 0) runCatching { shrink() } // what is settled already may not be so twice
     }
 
     override fun deadLetters(): List<DeadLetter> = safely {
@@ -180,13 +181,17 @@ class SqliteStorage private constructor(
         one("SELECT value FROM settings WHERE name = ?", name) { it.getString(1) }.orEmpty()
     }
 
-    override fun keep(values: Map<String, String>) = safely(makesRoom = true) { transaction { put(values) } }
+    override fun keep(values: Map<String, String>) = safely(makesRoom = true) {
+        writeBack()
+        transaction { put(values) }
+    }
 
     private fun put(values: Map<String, String>) = values.forEach { (name, value) ->
         execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", name, value)
     }
 
     override fun deleteAll(kept: Map<String, String>) = safely(makesRoom = true) {
+        goBack()
         val client = newClientId()
         transaction {
             listOf("events", "sessions", "dead_letters", "settings").forEach { execute("DELETE FROM $it") }
@@ -208,7 +213,11 @@ class SqliteStorage private constructor(
         ) { Batch(clientId, it.getString(1), it.getLong(2) + 1, emptyList(), 0, 0, isLast = true) }
     }
 
-    override fun close() = db.close()
+    override fun close() {
+        runCatching { writeBack() }
+        db.close()
+        refusing?.first?.close()
+    }
 
     private fun count() {
         val ours = "SELECT count(*) FROM events JOIN sessions ON id = session_id WHERE $IS_OURS"
@@ -233,6 +242,51 @@ class SqliteStorage private constructor(
             !makesRoom || !err.isNoRoom || !file.giveUpBallast() -> throw err
         }
         work()
+    }
+
+    /** Does what makes room, in memory as long as the disk takes no write: the file stays as it is until `writeBack`. */
+    private fun <T> inMemoryIfRefused(work: () -> T): T = try {
+        if (refusing?.second?.takeBallast() == true) writeBack()
+        safely(makesRoom = true, work)
+    } catch (err: SQLException) {
+        if (!err.isRefused && refusing == null) throw err
+        if (isDurable) goOnInMemory(err)
+        work()
+    }
+
+    private fun goOnInMemory(err: SQLException) {
+        val memory = QueueFile(null)
+        val copy = memory.opened()
+        memory.makeTables(copy)
+        memory.copyInto(copy, db)
+        refusing = db to file
+        db = copy
+        file = memory
+        begin()
+        problems.add(SQLException("the queue's file cannot be written, what is delivered is noted in memory", err))
+    }
+
+    /** Puts what the disk refused into the file; throws what it throws if it refuses it still. */
+    private fun writeBack() {
+        val (there, path) = refusing ?: return
+        val memory = db
+        db = there
+        try {
+            transaction { path.copyInto(there, memory) }
+        } finally {
+            db = memory
+        }
+        goBack()
+    }
+
+    /** Uses the file again as it is, without what it refused. */
+    private fun goBack() {
+        val (there, path) = refusing ?: return
+        db.close()
+        db = there
+        file = path
+        refusing = null
+        begin()
     }
 
     private fun mend(err: SQLException) {
@@ -264,12 +318,9 @@ class SqliteStorage private constructor(
         }
     }
 
-    private fun idOf(session: String): Long? =
-        one("SELECT id FROM sessions WHERE session = ?", session) { it.getLong(1) }
-
     private fun newSession(): Long {
         execute("INSERT INTO sessions (session, source) VALUES (?, ?)", ksuid(clock.nowMs()), source)
-        return one("SELECT last_insert_rowid()") { it.getLong(1) }!!
+        return one("SELECT last_insert_rowid()") { it.getLong(1) }!!.also { sentThrough[it] = 0 }
     }
 
     /** Puts events behind the last one of a session; returns the first sequence. */
@@ -285,70 +336,19 @@ class SqliteStorage private constructor(
             insert.executeBatch()
         }
         execute("UPDATE sessions SET last = ? WHERE id = ?", first + events.size - 1, id)
-        markNext(id)
         return first
     }
 
-    /** Allows for the next batch, so that nothing has to be written before it is sent. */
-    private fun markNext(id: Long) = execute(
-        "UPDATE sessions SET sent_through = max(sent_through, min(last, coalesce((SELECT min(sequence) FROM events" +
-            " WHERE session_id = sessions.id), last) + ? - 1)) WHERE id = ?",
-        BATCH_EVENTS, id,
-    )
-
-    /** Puts refused events of a session that is over into another, and those of it that were never sent. */
-    private fun move(over: Long, refused: List<Queued>, into: Long) {
-        val unsent = mutableListOf<Queued>()
+    /** Puts refused events of a session that is over into another, and those behind a sequence: they are not stored. */
+    private fun move(over: Long, refused: List<Queued>, through: Long, into: Long) {
+        val later = mutableListOf<Queued>()
         val session = one("SELECT session FROM sessions WHERE id = ?", over) { it.getString(1) }!!
-        val sent = sentThrough[over] ?: 0
         query(
             "SELECT sequence, content, queued_at_ms FROM events WHERE session_id = ? AND sequence > ? ORDER BY sequence",
-            over, sent,
-        ) { unsent += Queued(it.getString(2), it.getLong(3)).movedFrom(Place(session, it.getLong(1))) }
-        execute("DELETE FROM events WHERE session_id = ? AND sequence > ?", over, sent)
-        append(into, refused + unsent)
-    }
-
-    private fun bury(letter: DeadLetter) {
-        execute(
-            "INSERT INTO dead_letters (session, sequence, code, message, content) VALUES (?, ?, ?, ?, ?)",
-            letter.place.session, letter.place.sequence, letter.code, letter.message, gson.toJson(letter.event),
-        )
-        execute( // of those that the gateway has a copy of
-            "DELETE FROM dead_letters WHERE id <= (SELECT max(id) FROM dead_letters) - ? AND code NOT IN (?, ?)",
-            DEAD_LETTERS_MAX, EVENT_REFUSED, EVENT_DAMAGED,
-        )
-    }
-
-    private fun <T> transaction(work: () -> T): T {
-        execute("BEGIN IMMEDIATE")
-        try {
-            return work().also { execute("COMMIT") }
-        } catch (err: Throwable) { // an Error, too, would leave it open for ever
-            runCatching { execute("ROLLBACK") }
-            throw err
-        }
-    }
-
-    private fun execute(sql: String, vararg values: Any?) {
-        db.prepareStatement(sql).use { it.fill(values).execute() }
-    }
-
-    private fun query(sql: String, vararg values: Any?, row: (ResultSet) -> Unit) {
-        db.prepareStatement(sql).use { statement ->
-            statement.fill(values).executeQuery().use { while (it.next()) row(it) }
-        }
-    }
-
-    private fun <T> one(sql: String, vararg values: Any?, row: (ResultSet) -> T): T? {
-        var found: T? = null
-        query(sql, *values) { found = row(it) }
-        return found
-    }
-
-    private fun PreparedStatement.fill(values: Array<out Any?>): PreparedStatement {
-        values.forEachIndexed { index, value -> setObject(index + 1, value) }
-        return this
+            over, through,
+        ) { later += Queued(it.getString(2), it.getLong(3)).movedFrom(Place(session, it.getLong(1))) }
+        execute("DELETE FROM events WHERE session_id = ? AND sequence > ?", over, through)
+        append(into, refused + later)
     }
 
     companion object {

@@ -51,7 +51,7 @@ private fun answer(client: Client, command: JsonObject): Any = when (val name = 
     "deadLetters" -> mapOf("letters" to client.deadLetters().map { mapOf("code" to it.code, "event" to it.event) })
     "retryDeadLetters" -> mapOf("retried" to client.retryDeadLetters())
     "ids" -> mapOf("client" to client.clientId, "anonymous" to client.anonymousId)
-    "state" -> mapOf("waiting" to client.waiting, "oldestAgeMs" to client.oldestAgeMs)
+    "state" -> mapOf("waiting" to client.waiting, "oldestAgeMs" to client.oldestAgeMs, "isDurable" to client.isDurable)
     "odd" -> mapOf("thrown" to oddEvents().map { runCatching { client.send(it) }.exceptionOrNull()?.javaClass?.simpleName })
     "reset" -> mapOf("done" to client.reset())
     "optOut" -> mapOf("done" to client.optOut())
