@@ -49,9 +49,9 @@ class Browser(ABC):
     def close_tab(self) -> None:
         """Close the tab in use, and use the one that was opened before it."""
 
-    def wait_until(self, expression: str) -> None:
+    def wait_until(self, expression: str, *, timeout_s: float = TIMEOUT_S) -> None:
         """Wait until an expression is true, on this page or one that follows it."""
-        end = time.monotonic() + TIMEOUT_S
+        end = time.monotonic() + timeout_s
         while time.monotonic() < end:
             try:
                 if self.run(expression) is True:

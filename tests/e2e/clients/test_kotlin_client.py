@@ -6,6 +6,7 @@ answer and no row of its file stops it.
 
 import json
 import sqlite3
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -316,6 +317,14 @@ def test_a_client_id_that_is_damaged_is_replaced_and_the_queue_set_aside(
     assert client.flush(TIMEOUT_S)
     assert [event["event"] for event in stored()] == ["Seen 2"]
     assert list(tmp_path.glob("queue.db.corrupt-*"))
+
+
+def test_files_are_their_owners(open_client: OpenClient, tmp_path: Path) -> None:
+    (tmp_path / "queue.db").touch(0o644)
+    client = open_client()
+    client.track(seen(1))
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("queue.db*")}
+    assert modes == dict.fromkeys(("queue.db", "queue.db-wal", "queue.db-ballast"), 0o600)
 
 
 @pytest.mark.regression(

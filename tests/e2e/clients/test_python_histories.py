@@ -5,8 +5,10 @@ has queued is stored once, or is a dead letter that says why not.
 
 import random
 import shutil
+import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,15 +62,14 @@ class History:
         self.client: Client = open_client()
 
     def step(self) -> None:
-        do = self.rng.choice(
-            [self.queue, self.queue, self.fail, self.fail, self.end, self.pass_time, self.evict, self.restore]
-        )
-        do()
+        many = [self.queue, self.fail]
+        few = [self.end, self.pass_time, self.evict, self.restore, self.lose_disk]
+        self.rng.choice([*many, *many, *few])()
 
-    def queue(self) -> None:
+    def queue(self, counts: Sequence[int] = (1, 3, 130)) -> None:
         self.revive()
         first = len(self.good) + len(self.bad) + 1
-        count = self.rng.choice([1, 3, 130])
+        count = self.rng.choice(counts)
         bad = {n for n in range(first, first + count) if self.rng.random() < 0.05}
         try:
             self.client.send_all([self.event(n, is_bad=n in bad) for n in range(first, first + count)])
@@ -118,6 +119,21 @@ class History:
             self.letters += client.dead_letters()
             client.close(timeout=0)
         self.is_forgettable = True
+
+    def lose_disk(self) -> None:
+        """The disk takes no write until the process ends; its session may be over when the next begins."""
+        good = len(self.good)
+        self.queue()
+        if not self.client.flush(PATIENCE_S) or len(self.good) == good:
+            return  # the session may be over, and what is moved in memory alone is known for the window
+        self.gateway.faults.extendleft([not_connected] * self.rng.choice([0, 1]))
+        self.queue([130, 350])
+        with suppress(sqlite3.Error, AttributeError):  # it has just been killed
+            self.client._queue.file.db.execute("PRAGMA query_only = 1")
+        self.client.flush(self.rng.choice([0.02, 0.1, 0.3]))
+        self.end()
+        self.pass_time()
+        self.evict()
 
     def revive(self) -> None:
         """Begin another process if the last one has ended."""

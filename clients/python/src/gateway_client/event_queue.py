@@ -134,7 +134,7 @@ class EventQueue(Durable):
             through = first + len(events) - 1
             # An earlier process may have sent more than its file says, but nothing that is stored is further
             # behind an event that is not: each request says that all before it have their verdicts.
-            sent_before = self._sent.get(session, through + BATCH_EVENTS - 1)
+            sent_before = self._sent.get(session, max(doubtful_through, through + BATCH_EVENTS - 1))
             if session in self._sent:
                 self._sent[session] = max(sent_before, through)
             is_last = self._is_last(session_id, through)

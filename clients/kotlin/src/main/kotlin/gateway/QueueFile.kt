@@ -3,6 +3,7 @@ package gateway
 import java.io.File
 import java.io.IOException
 import java.nio.file.Files
+import java.nio.file.Path
 import java.nio.file.attribute.BasicFileAttributes
 import java.nio.file.attribute.PosixFilePermissions
 import java.sql.Connection
@@ -80,11 +81,16 @@ internal class QueueFile(private val path: File?) {
 
     fun connection(): Connection {
         val file = path?.toPath() ?: return DriverManager.getConnection("jdbc:sqlite::memory:")
+        makeForOwner(file)
+        key = keyNow()
+        return DriverManager.getConnection("jdbc:sqlite:$path")
+    }
+
+    /** Makes a file that only its owner reads, or an existing one so. */
+    private fun makeForOwner(file: Path) {
         val owner = PosixFilePermissions.fromString("rw-------")
         runCatching { Files.createFile(file, PosixFilePermissions.asFileAttribute(owner)) }
         if (Files.isRegularFile(file)) runCatching { Files.setPosixFilePermissions(file, owner) }
-        key = keyNow()
-        return DriverManager.getConnection("jdbc:sqlite:$path")
     }
 
     private fun keyNow(): Any? =
@@ -106,6 +112,7 @@ internal class QueueFile(private val path: File?) {
         val file = ballast ?: return true
         if (file.length() == BALLAST_BYTES.toLong()) return true
         try {
+            makeForOwner(file.toPath())
             file.writeBytes(ByteArray(BALLAST_BYTES))
             return true
         } catch (_: IOException) {

@@ -129,7 +129,7 @@ class SqliteStorage private constructor(
         val through = first + events.size - 1
         // An earlier run may have sent more than the file says, but nothing that is stored is further behind an
         // event that is not: each request says that all before it have their verdicts.
-        val sentBefore = sentThrough[id] ?: (through + BATCH_EVENTS - 1)
+        val sentBefore = sentThrough[id] ?: maxOf(doubtful, through + BATCH_EVENTS - 1)
         Batch(clientId, session, first, events, sentBefore, doubtful, isLast = through == last && (isClosing || id != current))
     }
 
