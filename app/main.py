@@ -1,114 +1,58 @@
-"""The composition root: builds the gateway's parts on an open log, and runs them until a signal."""
+"""The composition root: serves by one round after the other on an open log, until a signal."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
-from dataclasses import replace
 from datetime import date
 from functools import partial
-from random import Random
 from socket import socket
-from typing import Any, NamedTuple, TypeAlias
 
 import structlog
-from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
-from app.admin.application import AdminContext, create_admin, create_probes
-from app.admin.certificate_metrics import CertificateCollector
-from app.admin.clock_metrics import ClockCollector
-from app.admin.edge_metrics import EdgeCollector
-from app.admin.history import History
-from app.admin.ingest_loop import IngestLoop, LoopCollector
-from app.admin.limit_metrics import LimitCollector
+from app.admin.ingest_loop import IngestLoop
 from app.admin.tail import Tail
-from app.auth.ingress_limits import IngressLimits
 from app.auth.key_entries import check_key_file
-from app.auth.key_file import LOOK_INTERVAL_S, KeyFile
 from app.auth.write_keys import WriteKeys
 from app.build import (
-    Alarms,
     build_admin_port,
     build_admin_problems,
-    build_ingest,
     build_ingress_limits,
-    build_inputs,
-    build_observed,
     build_port,
     build_problems,
-    build_replays,
-    build_router,
 )
-from app.group import GroupLanes
-from app.http.penalties import DELAY_S
 from app.http.port import SEND_TIMEOUT_S, Port
-from app.http.problems import Problems
 from app.http.protocol import EdgeProtocol
+from app.http.refusal_counts import RefusalCounts
 from app.http.request_context import MemoryReservationMiddleware, RequestContext
 from app.http.request_metrics import RequestMetrics
-from app.ingest.application import create_edge
 from app.ingest.receipts import CODES, REASONS
-from app.ingest.routes.events import Ingest
 from app.inputs.input_file import inputs_of
-from app.native_module import native_version
-from app.process.background_tasks import announce, tell_outages, trim_log
-from app.process.clock_check import follow_wall_clock, keep_time
+from app.process.background_tasks import PLAN_POLL_S, open_gate, watch_plans
+from app.process.gate import Gate
 from app.process.interpreter import tune_interpreter
 from app.process.life import (
     DRAIN_LINGER_S,
-    Lanes,
     Server,
+    Servers,
     ThreadServer,
+    Turn,
     bind,
     first_of,
     stop_signals,
     supervise,
     url_of,
 )
-from app.process.setting_watch import SettingWatch
+from app.round import House, Round, build_round
 from app.settings.data_dir import locked
 from app.settings.model import Settings
-from app.stores import (
-    OpenLog,
-    create_indexes,
-    membership_of,
-    open_input,
-    open_log,
-    own_topic_ids,
-)
+from app.stores import OpenLog, create_indexes, open_log
 from app.telemetry.traces import Traces, tracing
-from dedupe.cluster.input_shares import LoneShares
-from dedupe.model.clock import Clock, SystemClock
-from dedupe.model.errors import ConfigurationError, GatewayError
-from dedupe.model.identity import Identity
-from dedupe.partition.snapshotter import Snapshotter
-from dedupe.partition.supervisor import LocalLanes
-from dedupe.router import Router
+from dedupe.model.clock import SystemClock
+from dedupe.model.errors import ConfigurationError, DividedAnewError, GatewayError
 from dedupe.storage.log import Crashpoint, no_crashpoint
-from dedupe.storage.snapshots.store import SnapshotStore
-
-BackgroundTask: TypeAlias = Coroutine[Any, Any, None]
-"""Runs until cancelled."""
 
 logger = structlog.get_logger(__name__)
-
-
-class Parts(NamedTuple):
-    """The parts of a gateway's servers and background tasks."""
-
-    settings: Settings
-    opened: OpenLog
-    identity: Identity
-    clock: SystemClock
-    ingress: IngressLimits
-    admin_context: AdminContext
-    ingest_loop: IngestLoop
-    traces: Traces | None
-
-    @property
-    def router(self) -> Router:
-        """All lanes behind one call."""
-        return self.admin_context.router
 
 
 async def serve(
@@ -142,156 +86,144 @@ async def serve(
         clock = SystemClock()
         if settings.gateway.write_keys_file is not None:  # now, since the log may be long in coming
             check_key_file(settings.gateway.write_keys_file)
-        input_specs = inputs_of(settings)
+        inputs_of(settings)
         listeners = [
             stack.enter_context(bind(host, port, send_timeout_s=SEND_TIMEOUT_S, is_shared=is_sharing_ports))
             for host, port in settings.addresses
         ]
-        opened = await open_log(settings, crashpoint or no_crashpoint, stop, clock, accepted_day=accepted_day)
-        if opened is None:
-            return
-        stack.push_async_callback(opened.store.close)
-        settings = settings.with_partitions(opened.division.layout.partitions)
-        indexes = create_indexes(settings, opened.division.layout, clock, crashpoint or no_crashpoint)
-        stack.callback(indexes.close)
-        # Here, since the grace of removed keys ends by the clock, which is checked now.
-        ingress = build_ingress_limits(settings, clock, index_files=indexes.open_files_max)
         traces = stack.enter_context(_tracing_of(settings))
-        identity = Identity(settings.gateway.identity_key)
-        setting_watch = SettingWatch(opened.inspection, opened.inspect)
-        router = build_router(
-            settings,
-            opened.store if traces is None else traces.appends_of(opened.store),
-            indexes,
-            identity=identity,
-            clock=clock,
-            division=opened.division,
-            alarms=Alarms(partial(follow_wall_clock, clock), setting_watch.doubt),
-            crashpoint=crashpoint,
-        )
-        group = _group_of(settings, opened, router, clock, stack)
-        admin_context = _admin_context_of(
-            settings, router, ingress, group, clock, setting_watch, indexes.snapshots
-        )
-        parts = Parts(settings, opened, identity, clock, ingress, admin_context, IngestLoop(), traces)
-        ingest = build_ingest(
-            settings,
-            router,
-            identity=identity,
-            ingress=ingress,
-            clock=clock,
-            earlier_ignore=opened.earlier_ignore,
-            observer=admin_context.tail,
-            penalty_s=DELAY_S,
-        )
-        if settings.gateway.observe:
-            ingest = replace(ingest, observed=build_observed(settings, opened.store, clock))
-        if input_specs:
-            inputs = build_inputs(
-                settings,
-                ingest,
-                input_specs,
-                opened.store,
-                partial(open_input, settings),
-                own_topic_ids,
-                LoneShares() if group is None else group.input_shares,
-            )
-            parts = parts._replace(admin_context=replace(admin_context, inputs=inputs))
-        servers = list(zip(_build_servers(parts, ingest), listeners, strict=True))
-        background_tasks = _background_tasks(parts, *map(url_of, listeners[:2]))
-        if (native := ingest.identifier.native) is not None:
-            background_tasks.append(native.use.watch())
-        if ingest.observed is not None:
-            background_tasks.append(ingest.observed.run())
-        tune_interpreter()
-        lanes = group or LocalLanes(router.all_lanes)
-        await _supervise(settings, router, lanes, servers, background_tasks, stop)
+        process = _Process(settings, stop, clock, listeners, traces, crashpoint)
+        try:
+            async with asyncio.TaskGroup() as running:
+                running.create_task(process.run(running, accepted_day))
+        except ExceptionGroup as group:  # not `except*`: until Python 3.11.4 it groups what is raised in it
+            known, unforeseen = group.split(GatewayError)
+            if known is None or unforeseen is not None:
+                raise
+            raise first_of(known) from None
         logger.info("stopped")
 
 
-def _admin_context_of(
-    settings: Settings,
-    router: Router,
-    ingress: IngressLimits,
-    group: GroupLanes | None,
-    clock: Clock,
-    setting_watch: SettingWatch,
-    snapshots: SnapshotStore | None,
-) -> AdminContext:
-    return AdminContext(
-        router,
-        EdgeCollector(ingress),
-        group,
-        settings.group.worker_id,
-        Tail(clock, codes=CODES, reasons=REASONS, is_always_held=settings.gateway.is_development),
-        History(clock),
-        setting_watch=setting_watch,
-        snapshotter=None
-        if snapshots is None
-        else Snapshotter(
-            router.all_lanes, snapshots, clock=clock, rng=Random(), interval_s=settings.snapshots.interval
-        ),
-    )
+class _Process:
+    """Rounds, one after the other, behind the same servers."""
 
+    def __init__(
+        self,
+        settings: Settings,
+        stop: asyncio.Event,
+        clock: SystemClock,
+        listeners: Sequence[socket],
+        traces: Traces | None,
+        crashpoint: Crashpoint | None,
+    ) -> None:
+        self._settings = settings
+        self._stop = stop
+        self._clock = clock
+        self._listeners = listeners
+        self._traces = traces
+        self._crashpoint = crashpoint
+        self._house: House | None = None  # until the log is open
+        self._gates: list[Gate] = []
+        self._servers = Servers([])
 
-def _tracing_of(settings: Settings) -> AbstractContextManager[Traces | None]:
-    """Return what creates spans while it is open, if the settings ask for them."""
-    return tracing(
-        is_on=settings.advanced.traces, system=settings.log.kind, instance=settings.group.worker_id
-    )
+    async def run(self, running: asyncio.TaskGroup, accepted_day: date | None) -> None:
+        """Run rounds until stopped; the servers run in `running` from the first one on."""
+        owned: Sequence[int] = ()
+        crashpoint, clock = self._crashpoint or no_crashpoint, self._clock
+        background: list[asyncio.Task[None]] = []
+        while not self._stop.is_set():
+            async with AsyncExitStack() as stack:
+                opened = await open_log(
+                    self._settings, crashpoint, self._stop, clock, accepted_day=accepted_day, owned=owned
+                )
+                if opened is None:
+                    break
+                stack.push_async_callback(opened.store.close)
+                layout = opened.division.layout
+                settings = self._settings.with_partitions(layout.partitions)
+                indexes = create_indexes(settings, layout, clock, crashpoint)
+                stack.callback(indexes.close)
+                if self._house is None:
+                    # Here, since the grace of removed keys ends by the clock, which is checked now.
+                    self._house = self._build_house(settings, indexes.open_files_max)
+                urls = [*map(url_of, self._listeners[:2])]
+                this = build_round(settings, opened, indexes, self._house, stack, urls)
+                this.router.goes_on = bool(self._gates)
+                if not self._gates:
+                    self._build_servers(self._house, this.apps)
+                    background = [
+                        running.create_task(self._servers.run()),
+                        running.create_task(self._house.ingest_loop.heartbeat()),
+                    ]
+                    tune_interpreter()
+                for gate, app in zip(self._gates, this.apps, strict=True):
+                    gate.app = app
+                owned = await self._run_round(opened, this)
+        for gate in self._gates[:1]:
+            gate.open()
+        if background:
+            await self._servers.end()
+        for task in background:
+            task.cancel()
 
+    async def _run_round(self, opened: OpenLog, this: Round) -> Sequence[int]:
+        """Run a round until stopped, or its turn; return the clean partitions that it owned last."""
+        settings, gate = self._settings, self._gates[0]
+        peers_s = 2 * PLAN_POLL_S if settings.group.peer_listen else 0.0
+        turn = Turn(gate, peers_s=peers_s, answer_s=settings.limits.answer_timeout)
+        background_tasks = [*this.background_tasks, open_gate(gate, this.router)]
+        if opened.has_new_plan is not None:
+            background_tasks.append(watch_plans(opened.has_new_plan, turn.is_due))
+        try:
+            await supervise(
+                this.router,
+                this.lanes,
+                self._servers,
+                background_tasks,
+                stop=self._stop,
+                turn=turn,
+                drain_timeout_s=settings.advanced.drain_timeout,
+                linger_s=DRAIN_LINGER_S,
+            )
+        except ExceptionGroup as group:
+            if group.split(DividedAnewError)[1] is not None:
+                raise
+            gate.close()
+            this.router.is_paused = True
+            this.router.drain()
+            logger.warning("the log is opened again", reason=str(first_of(group)))
+        return turn.owned
 
-def _group_of(
-    settings: Settings, opened: OpenLog, router: Router, clock: Clock, stack: AsyncExitStack
-) -> GroupLanes | None:
-    """Return who runs the router's lanes as the group assigns them; None in a gateway that is alone."""
-    if settings.group.peer_listen is None:
-        return None
-    host, port = settings.group.peer_listen
-    listener = stack.enter_context(bind(host, port, send_timeout_s=SEND_TIMEOUT_S))
-    membership = membership_of(opened, settings, clock)
-    group = GroupLanes(settings, router.all_lanes, membership, listener, clock, lambda: router.has_disk_room)
-    router.reach_by(group.routes)
-    router.standing = group.manager.standing
-    return group
-
-
-def _build_servers(parts: Parts, ingest: Ingest) -> Iterator[Server]:
-    """Yield the servers of the ingest port, of the admin port, and of the probes if they have one."""
-    settings, refusals = parts.settings, parts.admin_context.refusals
-    metrics, problems = RequestMetrics(refusals), build_problems(settings, refusals)
-    problems.watch(partial(_note_refusal, parts.ingress.write_keys, parts.admin_context.tail))
-    yield _ingest_server(parts, ingest, problems, metrics)
-    native = ingest.identifier.native
-    admin_context = replace(
-        parts.admin_context,
-        native=None if native is None else native.use,
-        use=ingest.use,
-        observed=ingest.observed,
-        replay_at=build_replays(ingest, parts.opened.store, settings.log.topics[1]),
-    )
-    registry = _registry_of(parts, metrics, admin_context)
-    admin_problems = build_admin_problems()
-    admin = create_admin(
-        admin_context,
-        settings=settings,
-        identity=parts.identity,
-        store=parts.opened.store,
-        clock=parts.clock,
-        problems=admin_problems,
-        registry=registry,
-        ingest_loop=parts.ingest_loop,
-    )
-    yield _admin_server(admin, settings, admin_problems)
-    if settings.admin.probe_listen is not None:
-        probes = create_probes(
-            parts.router,
-            settings=settings,
-            problems=admin_problems,
-            registry=registry,
-            ingest_loop=parts.ingest_loop,
+    def _build_house(self, settings: Settings, index_files: int) -> House:
+        refusals = RefusalCounts()
+        ingress = build_ingress_limits(settings, self._clock, index_files=index_files)
+        problems = build_problems(settings, refusals)
+        tail = Tail(self._clock, codes=CODES, reasons=REASONS, is_always_held=settings.gateway.is_development)
+        problems.watch(partial(_note_refusal, ingress.write_keys, tail))
+        return House(
+            self._clock,
+            ingress,
+            RequestMetrics(refusals),
+            problems,
+            build_admin_problems(),
+            refusals,
+            tail,
+            IngestLoop(),
+            self._traces,
+            self._crashpoint,
         )
-        yield _admin_server(probes, settings, admin_problems)
+
+    def _build_servers(self, house: House, apps: Sequence[ASGIApp]) -> None:
+        """Build a server and a gate for each application: the ingest's, the admin port's, the probes'."""
+        settings, wait_s = self._settings, self._settings.limits.answer_timeout
+        self._gates = [Gate(app, wait_s=wait_s) for app in apps]
+        port = build_port(settings, house.ingress, problems=house.problems, metrics=house.metrics)
+        servers = [_server(Server, self._gates[0], port, settings)]
+        for gate in self._gates[1:]:
+            admin_port = build_admin_port(problems=house.admin_problems)
+            app = MemoryReservationMiddleware(gate, admin_port.memory)
+            servers.append(_server(ThreadServer, app, admin_port, settings))
+        self._servers = Servers([*zip(servers, self._listeners, strict=True)])
 
 
 def _note_refusal(write_keys: WriteKeys, tail: Tail, code: str, context: RequestContext | None) -> None:
@@ -299,37 +231,6 @@ def _note_refusal(write_keys: WriteKeys, tail: Tail, code: str, context: Request
     if context is not None and context.write_key:
         write_keys.note_refused(context.write_key)
     tail.refused(code, context)
-
-
-def _registry_of(parts: Parts, metrics: RequestMetrics, admin_context: AdminContext) -> CollectorRegistry:
-    """Return the collectors of `/metrics`."""
-    registry = CollectorRegistry()
-    registry.register(metrics)
-    registry.register(LimitCollector(parts.settings))
-    registry.register(CertificateCollector(parts.settings))
-    registry.register(LoopCollector(parts.ingest_loop))
-    registry.register(ClockCollector(parts.clock))
-    admin_context.register(registry)
-    return registry
-
-
-def _ingest_server(parts: Parts, ingest: Ingest, problems: Problems, metrics: RequestMetrics) -> Server:
-    settings, ingress = parts.settings, parts.ingress
-    edge = create_edge(
-        ingest,
-        memory=ingress.memory,
-        problems=problems,
-        metrics=metrics,
-        public_host=settings.gateway.public_host,
-    )
-    if parts.traces is not None:
-        edge = parts.traces.requests_of(edge)
-    return _server(Server, edge, build_port(settings, ingress, problems=problems, metrics=metrics), settings)
-
-
-def _admin_server(app: ASGIApp, settings: Settings, problems: Problems) -> Server:
-    port = build_admin_port(problems=problems)
-    return _server(ThreadServer, MemoryReservationMiddleware(app, port.memory), port, settings)
 
 
 def _server(kind: type[Server], app: ASGIApp, port: Port, settings: Settings) -> Server:
@@ -341,58 +242,8 @@ def _server(kind: type[Server], app: ASGIApp, port: Port, settings: Settings) ->
     )
 
 
-async def _supervise(
-    settings: Settings,
-    router: Router,
-    lanes: Lanes,
-    servers: Sequence[tuple[Server, socket]],
-    background_tasks: Sequence[BackgroundTask],
-    stop: asyncio.Event,
-) -> None:
-    """Run everything until stopped; raise the first expected error without its group."""
-    try:
-        await supervise(
-            router,
-            lanes,
-            servers,
-            background_tasks,
-            stop=stop,
-            drain_timeout_s=settings.advanced.drain_timeout,
-            linger_s=DRAIN_LINGER_S,
-        )
-    except ExceptionGroup as group:  # not `except*`: until Python 3.11.4 it groups what is raised in it
-        known, unforeseen = group.split(GatewayError)
-        if known is None or unforeseen is not None:
-            raise
-        raise first_of(known) from None
-
-
-def _background_tasks(parts: Parts, url: str, admin_url: str) -> list[BackgroundTask]:
-    settings, router, embedded = parts.settings, parts.router, parts.opened.embedded
-    refusals = parts.admin_context.refusals
-    running: list[BackgroundTask] = [
-        parts.ingest_loop.heartbeat(),
-        parts.admin_context.setting_watch.run(router.all_lanes),
-        parts.admin_context.history.keep(lambda: router.totals, lambda: refusals.before_events),
-        announce(
-            router,
-            settings,
-            url=url,
-            admin_url=admin_url,
-            native_version=native_version(settings.gateway.native),
-        ),
-        tell_outages(router),
-        parts.ingress.disk.watch(router),
-        parts.ingress.files.watch(),
-    ]
-    running.extend(
-        each.run()
-        for each in (parts.admin_context.snapshotter, parts.admin_context.inputs)
-        if each is not None
+def _tracing_of(settings: Settings) -> AbstractContextManager[Traces | None]:
+    """Return what creates spans while it is open, if the settings ask for them."""
+    return tracing(
+        is_on=settings.advanced.traces, system=settings.log.kind, instance=settings.group.worker_id
     )
-    if embedded is not None:
-        running.append(trim_log(router, settings, parts.clock, embedded.trim))
-        running.append(keep_time(embedded, settings.log.topic, parts.clock))
-    if isinstance(parts.ingress.write_keys, KeyFile):
-        running.append(parts.ingress.write_keys.watch(LOOK_INTERVAL_S))
-    return running

@@ -55,6 +55,7 @@ from dedupe.storage.rocksdb.snapshots import IndexSnapshots
 from dedupe.storage.rocksdb.store import RocksStore
 from dedupe.storage.routing_records import mac_key_of, routing_topic_of
 from dedupe.storage.setting_problems import NOTHING_FOUND, Inspection, Level, Problem
+from dedupe.storage.settling import Settling
 from dedupe.storage.snapshots.bucket import Bucket
 from dedupe.storage.sqlite.log import SqliteStore
 
@@ -72,6 +73,7 @@ class OpenLog(NamedTuple):
     inspection: Inspection = NOTHING_FOUND  # of Kafka's topics and brokers
     inspect: Callable[[], Awaitable[Inspection]] | None = None
     """Looks at them again, see inspect_topics; None for the embedded log."""
+    has_new_plan: Callable[[], Awaitable[bool]] | None = None  # see RoutingTopic; None: never divided
 
     @property
     def embedded(self) -> SqliteStore | None:
@@ -82,11 +84,9 @@ class OpenLog(NamedTuple):
 def membership_of(opened: OpenLog, settings: Settings, clock: Clock) -> Membership:
     """Return this worker's membership in the group of workers of the topic, which must be on Kafka."""
     assert isinstance(opened.store, KafkaStore)
-    topic, lanes = settings.log.topic, settings.log.partitions + settings.log.quarantine_partitions
-    plan = opened.division.layout.plan
-    return opened.store.membership(
-        topic, lanes=lanes, standbys=settings.group.standby, clock=clock, plan=plan
-    )
+    lanes, plan = settings.log.partitions + settings.log.quarantine_partitions, opened.division.layout.plan
+    standbys = settings.group.standby
+    return opened.store.membership(settings.log.topic, lanes=lanes, standbys=standbys, clock=clock, plan=plan)
 
 
 def create_indexes(
@@ -119,6 +119,7 @@ async def open_log(
     clock: Clock,
     *,
     accepted_day: date | None = None,
+    owned: Sequence[int] = (),
 ) -> OpenLog | None:
     """
     Open the log with its topics for writing; retry for GATEWAY_START_TIMEOUT.
@@ -129,6 +130,7 @@ async def open_log(
         stop: ends the attempts.
         clock: this machine's clock.
         accepted_day: see check_clock.
+        owned: clean partitions that this process served before, see Settling.settle.
 
     Returns:
         The log, None if `stop` was set.
@@ -142,7 +144,7 @@ async def open_log(
     give_up_at = loop.time() + settings.advanced.start_timeout
     while not stop.is_set():
         try:
-            return await _try_to_open(settings, crashpoint, clock, accepted_day)
+            return await _try_to_open(settings, crashpoint, clock, accepted_day, owned)
         except RetriableError as err:
             if loop.time() > give_up_at:
                 raise
@@ -154,7 +156,7 @@ async def open_log(
 
 
 async def _try_to_open(
-    settings: Settings, crashpoint: Crashpoint, clock: Clock, accepted_day: date | None
+    settings: Settings, crashpoint: Crashpoint, clock: Clock, accepted_day: date | None, owned: Sequence[int]
 ) -> OpenLog:
     """Connect to the log, compare its pins, then prepare its topics."""
     store: SqliteStore | KafkaStore
@@ -173,7 +175,7 @@ async def _try_to_open(
         )
         routing = RoutingKey(settings.log.topic, mac_key_of(identity))
         store = await KafkaStore.open(config, crashpoint=crashpoint, routing=routing)
-    inspection, inspect = NOTHING_FOUND, None
+    inspection, inspect, has_new_plan = NOTHING_FOUND, None, None
     division = Division(Layout(settings.log.partitions))
     try:
         if not await check_pins(store, settings.log.topics, identity):
@@ -186,10 +188,11 @@ async def _try_to_open(
             await check_clock(store, settings, clock, newest_ms=newest_ms, accepted_day=accepted_day)
             await begin_log(store, settings.log.topics, identity)
         else:
+            await Settling(store, settings.log.topics[0], identity, clock, logger.info).settle(owned)
             division = Division(await layout_of(store, settings))
             needs = _needs(store, settings.with_partitions(division.layout.partitions))
             inspection = await prepare_topics(store, *needs, is_development=settings.gateway.is_development)
-            inspect = partial(inspect_topics, store, *needs)
+            inspect, has_new_plan = partial(inspect_topics, store, *needs), store.routing_topic.has_new_plan
             await begin_log(store, settings.log.topics, identity)
             await stop_older_gateways(store, settings)
             division = division._replace(seal=await store.routing_topic.seal())  # of topics that exist
@@ -204,7 +207,7 @@ async def _try_to_open(
     except BaseException:
         await store.close()
         raise
-    return OpenLog(store, earlier_ignore, division, inspection, inspect)
+    return OpenLog(store, earlier_ignore, division, inspection, inspect, has_new_plan)
 
 
 async def layout_of(store: LogStore, settings: Settings) -> Layout:
@@ -219,10 +222,7 @@ async def layout_of(store: LogStore, settings: Settings) -> Layout:
         return Layout(settings.log.partitions)
     routing, _ = await store.routing_topic.routing(settings.log.partitions)
     if routing.undecided or routing.waiting:
-        raise RetriableError(
-            f"topic {settings.log.topic} is being divided: `gateway reshard plan` goes on with it, and "
-            "`gateway reshard status` shows how far it is"
-        )
+        raise RetriableError(f"topic {settings.log.topic} is being divided: see `gateway reshard status`")
     return Layout(settings.log.partitions, routing)
 
 
@@ -271,10 +271,10 @@ async def open_for_reading(
 @asynccontextmanager
 async def open_for_notes(settings: Settings) -> AsyncIterator[LogStore]:
     """Open the log for notes, also while a gateway writes to it. Raises as open_for_reading does."""
-    log, identity = settings.log, Identity(settings.gateway.identity_key)
+    log = settings.log
     if log.kind == "sqlite" and not sqlite_path(log.data_dir).exists():
         raise ConfigurationError(f"there is no log in {log.data_dir}")
-    async with _open_beside(log, identity, read_only=False) as store:
+    async with _open_beside(log, Identity(settings.gateway.identity_key), read_only=False) as store:
         yield store
 
 
@@ -353,11 +353,11 @@ def open_input(settings: Settings, spec: InputSpec) -> InputLog:
     return KafkaInputs(config)
 
 
-def adding_partitions(store: LogStore) -> Callable[[str, int], Awaitable[bool]]:
-    """Return what gives a topic more partitions. Raises ConfigurationError: the log is not on Kafka."""
+def divided(store: LogStore) -> tuple[KafkaStore, Callable[[str, int], Awaitable[bool]]]:
+    """Return a log that can be divided, and what gives a topic more partitions. Raises ConfigurationError."""
     if not isinstance(store, KafkaStore):
         raise ConfigurationError("only a topic on Kafka can be divided: the embedded log stays as it began")
-    return partial(add_partitions, store)
+    return store, partial(add_partitions, store)
 
 
 async def own_topic_ids(store: LogStore, settings: Settings) -> set[str]:

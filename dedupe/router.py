@@ -65,6 +65,10 @@ class Router:
         self.is_draining = False
         self.is_leaving = False
         """Load balancers must send no more requests; those that arrive are answered."""
+        self.is_paused = False
+        """Requests wait in front of this process, which goes on with another router within seconds."""
+        self.goes_on = False
+        """A router of this process has served before, so it is not waited for new partitions."""
         self.standing: Standing | None = None
         """This worker's ability beside that of the others; None without a group."""
         self.has_disk_room = True
@@ -85,15 +89,22 @@ class Router:
         return [*self.lanes, *self.quarantine_lanes]
 
     @property
+    def has_served(self) -> bool:
+        """Whether every lane has served once."""
+        return all(route.has_served for route in (*self.routes, *self.quarantine_routes))
+
+    @property
     def is_ready(self) -> bool:
-        """Whether every lane has served once, and requests are accepted now."""
-        return (
-            not self.is_draining
-            and not self.is_leaving
-            and self.has_disk_room
-            and all(route.has_served for route in (*self.routes, *self.quarantine_routes))
-            and self._is_able
-        )
+        """
+        Whether load balancers should send requests: every lane has served once, and they are accepted now.
+
+        All gateways go through a plan at the same time: if they were not ready then, nobody would be.
+        """
+        if self.is_leaving or not self.has_disk_room:
+            return False
+        if self.is_paused:
+            return True
+        return not self.is_draining and (self.goes_on or self.has_served) and self._is_able
 
     @property
     def _is_able(self) -> bool:

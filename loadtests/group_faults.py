@@ -20,9 +20,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tests.support.http import cli
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.verdict import assert_exactly_once, read_kafka
 from tests.support.workers import Load, Worker, Workers, until
@@ -30,6 +32,7 @@ from tests.support.workers import Load, Worker, Workers, until
 PARTITIONS = 8
 LOAD_S = 2.0
 FREEZE_S = 20.0
+DIVIDED_S = 60.0
 STARTED_IN_S = 60.0
 
 SAFE = {"min.insync.replicas": "2", "retention.ms": "-1"}
@@ -48,6 +51,7 @@ class Row:
 
     name: str
     workers: str
+    partitions: int = PARTITIONS  # in the end
     times: list[float] = field(default_factory=list)  # what was measured, in seconds
     slowest_s: float = 0.0  # of all answers with 200, of workers that clients were sent to
     refused: int = 0  # answers that were not 200
@@ -87,8 +91,8 @@ class Bench:
             await workers.start()
             yield workers
             await workers.repeat()
-            committed = await read_kafka(self.bootstrap_servers, topic, PARTITIONS)
-            assert_exactly_once(committed, workers.clients)
+            committed = await read_kafka(self.bootstrap_servers, topic, row.partitions)
+            assert_exactly_once(committed, workers.clients, begun_with=PARTITIONS)
             row.events, row.seconds = len(committed), time.monotonic() - began
             self.rows.append(row)
             print(line_of(row), flush=True)
@@ -171,6 +175,22 @@ async def scale(bench: Bench) -> None:
         note(row, load)
 
 
+async def divide(bench: Bench) -> None:
+    """Twice the partitions, of a group that serves; the time is the longest one without a 200."""
+    row = Row("8 to 16 partitions", "3", 2 * PARTITIONS)
+    async with bench.group(row, 3) as workers, workers.load() as load:
+        await asyncio.sleep(LOAD_S)
+        arguments = ("reshard", "plan", "--partitions", str(row.partitions), "--notice", "0")
+        done = await asyncio.to_thread(cli, workers.all[0], *arguments)
+        assert done.returncode == 0, done.stderr.decode()
+        await until(lambda: all(len(each.states()) > row.partitions for each in workers.all), DIVIDED_S)
+        await workers.settle()
+        await asyncio.sleep(LOAD_S)
+        note(row, load)
+        answered = sorted(said.at + said.seconds for said in load.said() if said.status == 200)
+        row.times.append(max(after - before for before, after in pairwise(answered)))
+
+
 async def leave(worker: Worker) -> float:
     """Stop a worker in order; return the duration. Clients send to it until it is not ready."""
     began = time.monotonic()
@@ -214,6 +234,7 @@ ONE_BROKER: dict[str, Scenario] = {
     "freeze": freeze,
     "roll": lambda bench: roll(bench, "rolling restart"),
     "scale": scale,
+    "divide": divide,
 }
 THREE_BROKERS: dict[str, Scenario] = {
     "kill-3": lambda bench: kill_each(bench, "kill -9, three brokers"),

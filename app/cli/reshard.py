@@ -27,16 +27,19 @@ async def _resharding() -> "AsyncIterator[Resharding]":
     from app.cli.resharding import Resharding, check_is_begun
     from app.settings.model import Settings
     from app.settings.section import load
-    from app.stores import adding_partitions, open_for_notes
+    from app.stores import divided, open_for_notes
+    from dedupe.model.clock import SystemClock
     from dedupe.model.identity import Identity
     from dedupe.storage.routing_records import routing_topic_of
+    from dedupe.storage.settling import Settling
 
     settings = load(Settings)
-    async with open_for_notes(settings) as store:
-        add_partitions, topic = adding_partitions(store), settings.log.topics[0]
+    async with open_for_notes(settings) as opened:
+        (store, add_partitions), topic = divided(opened), settings.log.topics[0]
         await check_is_begun(store, settings)
         identity = Identity(settings.gateway.identity_key)
-        yield Resharding(store, topic, identity, routing_topic_of(topic.name), add_partitions, note)
+        settling = Settling(store, topic, identity, SystemClock(), note)
+        yield Resharding(settling, routing_topic_of(topic.name), add_partitions, settings.index.window)
 
 
 @reshard.command()
@@ -46,16 +49,19 @@ def plan(
     notice: Annotated[
         float, typer.Option(min=0, help="Seconds between new partitions of Kafka and their first events.")
     ] = NOTICE_S,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would move, and do nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would move and what it takes, and do nothing.")
+    ] = False,
 ) -> None:
     """
     Divide each partition of the clean topic on Kafka.
 
-    Gateways that run end, with the next new event of a partition, and no gateway starts until all partitions
-    are divided, which takes seconds: then start all of them again, with the same settings. GATEWAY_PARTITIONS
-    stays what the topic began with. Ids, receipts and client sessions stay known: the index of a new
-    partition is read from the log of its parent, up to 100,000 records a second, before it serves. If this
-    command ends early, the same command goes on. There is no way back to fewer partitions. Exit codes: 0
+    Gateways that run go on by themselves, with the same settings: requests wait for seconds meanwhile, at
+    most GATEWAY_ANSWER_TIMEOUT, then they are answered 503. A partition that no gateway divides within five
+    seconds is divided by this command. GATEWAY_PARTITIONS stays what the topic began with. Ids, receipts and
+    client sessions stay known: the index of a new partition is read from the log of its parent, up to
+    100,000 records a second, before it serves; its events get 503 until then. If this command ends early,
+    gateways go on, and so does the same command. There is no way back to fewer partitions. Exit codes: 0
     divided, 1 the cluster does not answer, 2 it is refused, 3 the log is of another secret.
 
     Example: `gateway reshard plan --partitions 16 --dry-run`, then `gateway reshard plan --partitions 16`
@@ -64,7 +70,7 @@ def plan(
     async def run() -> None:
         async with _resharding() as resharding:
             await resharding.plan(partitions, notice_s=notice, is_dry=dry_run)
-        note("nothing has changed" if dry_run else "start the gateways: those of before serve nothing new")
+        note("nothing has changed" if dry_run else "gateways that run go on with all partitions")
 
     run_quietly(run())
 

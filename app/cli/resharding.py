@@ -1,47 +1,42 @@
 """
 Divides the clean topic on Kafka into more partitions: a plan, and a cut of each partition of before.
 
-Each step leaves a log that is served by nobody, or by gateways that know all of it: while partitions are
-undecided no gateway starts, and one that ran before is fenced, finds the decision, and ends.
+Gateways that run see the plan, cut the partitions that they own, and go on with all of them (ADR 0048); the
+command cuts those that nobody does. While partitions are undecided no gateway serves by a new layout, and one
+that serves by the old one is fenced, and finds the decision.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
+from app.cli.sizing import FILTER_BYTES_A_KEY, GB, INDEX_BYTES_A_KEY, RESTORED_PER_S
 from app.settings.model import Settings
-from dedupe.decide.layout import Layout
-from dedupe.decide.resharding import Decision, Plan, Routing, moves_to, why_invalid, why_no_growth
-from dedupe.model.clock import SystemClock
+from dedupe.decide.layout import Layout, distance
+from dedupe.decide.resharding import Plan, Routing, growth_to, why_invalid, why_no_growth
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.identity import Identity
 from dedupe.model.inherited import LEVELS_MAX
-from dedupe.model.types import Topic
-from dedupe.storage.dividing import decide
+from dedupe.storage.inheriting_log import inheriting
 from dedupe.storage.log import LogStore
 from dedupe.storage.pinning import check_pins
-from dedupe.storage.routing_records import Seal
+from dedupe.storage.settling import Plans, Settling, before_plan
 
-Tell = Callable[[str], None]
-AddPartitions = Callable[[str, int], Awaitable[bool]]
-
-PATIENCE_S = 120.0
-"""How long a partition may refuse to be fenced, or gateways that run may fence it in between."""
-PAUSE_S = 0.5
+AddPartitions: TypeAlias = Callable[[str, int], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
 class Resharding:
     """One command on one topic."""
 
-    store: Any  # a KafkaStore
-    topic: Topic  # with the partitions that it began with
-    identity: Identity
+    settling: Settling
     routing_topic: str
     add_partitions: AddPartitions
-    tell: Tell
+    window_s: float  # for how long ids are remembered
 
     async def plan(self, partitions: int, *, notice_s: float, is_dry: bool) -> None:
         """
@@ -65,36 +60,38 @@ class Resharding:
                 raise ConfigurationError(
                     f"the topic is being divided into {routing.plan.partitions} partitions: end that first"
                 )
-            await self._decide_all(routing, keeps=False)
+            await self.settling.settle()
             return
         plan = self._plan_of(routing, partitions)
         for move in plan.moves:
             share = f"{move.last - move.first + 1} of {len(routing.homes)} slots"
-            self.tell(f"partition {move.target} gets {share} of partition {move.source}")
+            self.settling.tell(f"partition {move.target} gets {share} of partition {move.source}")
+        self.settling.tell(await self._cost_of(plan, routing))
         if is_dry:
             return
-        await self._make_room(partitions, notice_s)
-        await self.store.routing_topic.write_plan(plan)
-        await self._decide_all(await self._routing_with(plan), keeps=False)
+        await self._make_room(plan, notice_s)
+        await self._plans.write_plan(plan)
+        await self._check_is_open(plan)
+        await self.settling.settle()
 
     async def close(self) -> None:
         """Have partitions that are not divided yet keep all they have. Raises as `plan` does."""
         routing, _ = await self._routing()
         if routing.plan is None or not routing.undecided:
-            self.tell("nothing to do: no plan is open")
+            self.settling.tell("nothing to do: no plan is open")
             return
         if routing.version.cut:
             raise ConfigurationError(
                 f"{len(routing.version.cut)} partitions are divided already: "
                 f"`gateway reshard plan --partitions {routing.plan.partitions}` goes on with the others"
             )
-        await self.store.routing_topic.close_plan(routing.plan.number)
-        await self._decide_all(routing, keeps=True)
+        await self._plans.close_plan(routing.plan.number)
+        await self.settling.settle(routing.undecided)
 
     async def status(self) -> list[dict[str, Any]]:
         """Return a row for each partition."""
         routing, is_closing = await self._routing()
-        lineages = Layout(routing.base, _before(routing) if routing.undecided else routing)
+        lineages = Layout(routing.base, before_plan(routing) if routing.undecided else routing)
         rows = []
         for partition in range(1 + max(routing.homes)):
             lineage = lineages.lineage_of(partition)
@@ -123,94 +120,75 @@ class Resharding:
         if max((len(each.ancestors) for each in lineages if each), default=0) + 2 > LEVELS_MAX:
             raise ConfigurationError("the topic was divided too often to be divided again")
         before = tuple(routing.decisions[parent] for parent in sorted(routing.decisions))
-        plan = Plan(routing.version.plan + 1, partitions, moves_to(routing.homes, partitions), before)
+        plan = Plan(routing.version.plan + 1, partitions, growth_to(routing, partitions), before)
         if why := why_invalid(plan, routing.homes) or why_no_growth(plan, routing):
             raise ConfigurationError(
                 f"{now} partitions cannot become {partitions}: {why}. A multiple of {now} is possible"
             )
         return plan
 
-    async def _make_room(self, partitions: int, notice_s: float) -> None:
-        """Have both topics get their partitions, of which the new ones must be empty."""
-        await self.add_partitions(self.routing_topic, partitions + 1)
-        is_new = await self.add_partitions(self.topic.name, partitions)
-        routing, _ = await self._routing()
-        for partition in range(1 + max(routing.homes), partitions):
-            log = self.store.partition_log(self.topic.name, partition)
+    async def _cost_of(self, plan: Plan, routing: Routing) -> str:
+        """Return one sentence on what new partitions read, and on what their indexes take."""
+        store, name = self.settling.store, self.settling.topic.name
+        layout, log_of = Layout(routing.base, routing), partial(store.partition_log, name)
+        since_ms = self.settling.clock.now_ms() - round(self.window_s * 1000)
+        read, kept = 0, 0.0
+        for parent in sorted(plan.parents):
+            lineage = layout.lineage_of(parent)
+            log = inheriting(log_of(parent), lineage, log_of)
+            start, end = await log.bounds()
+            records = distance(lineage, max(start, await log.offset_at(since_ms)), end)
+            given = [move for move in plan.moves if move.source == parent]
+            read += records * len({move.target for move in given})
+            slots = sum(move.last - move.first + 1 for move in given)
+            kept += records * slots / routing.homes.count(parent)
+            await log.close()
+        minutes = math.ceil(read / RESTORED_PER_S[False] / 60)
+        disk, memory = kept * INDEX_BYTES_A_KEY / GB, kept * FILTER_BYTES_A_KEY / GB
+        return (
+            f"new partitions read {read:,} records before they serve, {minutes} minutes of one gateway at "
+            f"most; {kept:,.0f} ids are kept twice for a window, {disk:.1f} GB of disk and {memory:.1f} "
+            "GB of memory in each copy"
+        )
+
+    async def _make_room(self, plan: Plan, notice_s: float) -> None:
+        """Have both topics get their partitions, of which those that a plan gives slots must be empty."""
+        await self.add_partitions(self.routing_topic, plan.partitions + 1)
+        topic = self.settling.topic.name
+        is_new = await self.add_partitions(topic, plan.partitions)
+        for partition in sorted({move.target for move in plan.moves}):
+            log = self.settling.store.partition_log(topic, partition)
             start, end = await log.bounds()
             async with aclosing(log.read(start, end, records_max=1)) as batches:
                 async for _ in batches:
                     start = 1
             if start:
                 raise ConfigurationError(
-                    f"partition {partition} of {self.topic.name} has, or had, records of somebody else"
+                    f"partition {partition} of {topic} has, or had, records of somebody else"
                 )
         if is_new and notice_s:
-            self.tell(f"consumers may take {notice_s:g} s to see the new partitions while they are empty")
+            self.settling.tell(
+                f"consumers may take {notice_s:g} s to see the new partitions while they are empty"
+            )
             await asyncio.sleep(notice_s)
 
-    async def _decide_all(self, routing: Routing, *, keeps: bool) -> None:
-        plan = routing.plan
-        assert plan is not None
-        seal = await self.store.routing_topic.seal()
-        # What the parents had before the plan: its own decisions change none of their lineages.
-        before = Layout(routing.base, _before(routing))
-        for partition in sorted(routing.undecided):
-            decided = await self._decide(plan, partition, before, seal, keeps=keeps)
-            end = "keeps its slots" if decided.offset is None else f"is divided at offset {decided.offset}"
-            self.tell(f"partition {partition} {end}")
-
-    async def _decide(
-        self, plan: Plan, partition: int, before: Layout, seal: Seal, *, keeps: bool
-    ) -> Decision:
-        """Decide of one partition; again while gateways that run take it over in between."""
-        clock = SystemClock()
-        give_up_at = clock.monotonic() + PATIENCE_S
-        log = self.store.deciding_log(self.topic.name, partition)
-        try:
-            while True:
-                try:
-                    return await decide(
-                        log, seal, plan, partition, before, self.identity, keeps=keeps, now_ms=clock.now_ms()
-                    )
-                except RetriableError as err:
-                    if clock.monotonic() > give_up_at:
-                        raise
-                    self.tell(f"partition {partition} is tried again: {err}")
-                await asyncio.sleep(PAUSE_S)
-        finally:
-            await log.close()
+    @property
+    def _plans(self) -> Plans:
+        return self.settling.store.routing_topic
 
     async def _routing(self) -> tuple[Routing, bool]:
-        routing, is_closing = await self.store.routing_topic.routing(self.topic.partitions)
-        return routing, is_closing
+        return await self._plans.routing(self.settling.topic.partitions)
 
-    async def _routing_with(self, plan: Plan) -> Routing:
-        """Return the routing once it has a plan that was written."""
+    async def _check_is_open(self, plan: Plan) -> None:
+        """Raise unless the routing has a plan that was written."""
         routing, _ = await self._routing()
         if routing.version.plan < plan.number:
             raise RetriableError("the plan was written and is not visible yet: try again")
         if routing.plan != plan:
             raise ConfigurationError("somebody else has planned meanwhile: see `gateway reshard status`")
-        return routing
 
 
 async def check_is_begun(store: LogStore, settings: Settings) -> None:
     """Raise ConfigurationError, IdentityMismatchError unless a gateway of these settings began the log."""
     if not await check_pins(store, settings.log.topics, Identity(settings.gateway.identity_key)):
         raise ConfigurationError("no gateway has served this log yet: set GATEWAY_PARTITIONS instead")
-
-
-def _before(routing: Routing) -> Routing:
-    """Return what was decided before the plan, as far as lineages of its parents go."""
-    assert routing.plan is not None
-    began = {
-        slot: tuple(stay for stay in stays if stay.plan < routing.version.plan)
-        for slot, stays in routing.earlier.items()
-    }
-    homes = list(routing.homes)
-    for slot, stays in routing.earlier.items():
-        if stays and stays[0].plan == routing.version.plan:
-            homes[slot] = stays[0].partition
-    earlier = {slot: stays for slot, stays in began.items() if stays}
-    return Routing(routing.base, routing.partitions, tuple(homes), earlier)

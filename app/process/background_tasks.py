@@ -3,9 +3,11 @@
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 import structlog
 
+from app.process.gate import Gate
 from app.settings.model import Settings
 from app.settings.version import VERSION
 from dedupe.model.clock import Clock
@@ -15,6 +17,8 @@ from dedupe.router import Router
 
 READY_POLL_S = 0.05
 OUTAGE_POLL_S = 1.0
+PLAN_POLL_S = 0.25
+GATE_S = 3.0
 TRIM_INTERVAL_S = 10.0
 """The interval of deletion from the embedded log."""
 TRIM_RECORDS_MAX = 5_000
@@ -49,6 +53,26 @@ async def announce(
         file=sys.stderr,
         flush=True,
     )
+
+
+async def watch_plans(has_new_plan: Callable[[], Awaitable[bool]], is_due: asyncio.Event) -> None:
+    """Set an event once a plan to divide the topic was written."""
+    while not is_due.is_set():
+        await asyncio.sleep(PLAN_POLL_S)
+        try:
+            if await has_new_plan():
+                is_due.set()
+        except RetriableError as err:
+            logger.debug("plans not read, trying again", error=str(err))
+
+
+async def open_gate(gate: Gate, router: Router) -> None:
+    """Let requests in once all partitions serve, or after GATE_S, since some may replay for long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(GATE_S):
+            while not router.has_served:  # noqa: ASYNC110 - it follows from the states of all lanes
+                await asyncio.sleep(READY_POLL_S)
+    gate.open()
 
 
 async def tell_outages(router: Router) -> None:

@@ -22,6 +22,7 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
+from app.process.gate import Gate
 from app.telemetry.stderr import drain_stderr
 from dedupe.model.errors import ConfigurationError, GatewayError
 from dedupe.router import Router
@@ -208,40 +209,111 @@ class Lanes(Protocol):
         """Let all lanes finish their queues within `limit_s` seconds, and end them."""
 
 
+class Servers:
+    """The servers of a process."""
+
+    def __init__(self, servers: Sequence[tuple[Server, socket.socket]]) -> None:
+        """Serve nothing before `run`."""
+        self._servers = servers
+        self._ended = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until `end`, or cancelled."""
+        try:
+            async with asyncio.TaskGroup() as running:
+                for server, listener in self._servers:
+                    running.create_task(server.serve([listener]))
+        finally:
+            self._ended.set()
+
+    def close_keepalive_connections(self) -> None:
+        """See Server."""
+        for server, _ in self._servers:
+            server.close_keepalive_connections()
+
+    async def end(self) -> None:
+        """Accept nothing more, and wait until requests are answered, or the time for that is over."""
+        for server, _ in self._servers:
+            server.should_exit = True
+        await self._ended.wait()
+
+
+class Turn:
+    """How a round of a process ends although the process goes on: the topic is being divided."""
+
+    def __init__(self, gate: Gate, *, peers_s: float, answer_s: float) -> None:
+        """
+        Keep the gate as it is.
+
+        Args:
+            gate: that of the ingest port.
+            peers_s: how long other workers of the group may take to close theirs: their requests for lanes
+                of this process are answered meanwhile.
+            answer_s: how long answers of requests that are inside may take.
+        """
+        self.is_due = asyncio.Event()
+        self.owned: list[int] = []
+        """Clean partitions that this process served when its round ended."""
+        self._gate = gate
+        self._peers_s = peers_s
+        self._answer_s = answer_s
+
+    async def leave_off(self, router: Router, lanes: Lanes, *, drain_timeout_s: float) -> None:
+        """Have new requests wait, answer all others, and end the lanes."""
+        logger.info("the topic is being divided: requests wait until all of its partitions are known")
+        router.is_paused = True
+        self._gate.close()
+        await asyncio.sleep(self._peers_s)
+        await self._gate.wait_until_empty(self._answer_s)
+        self.owned = [lane.partition for lane in router.lanes if lane.is_serving]
+        router.drain()
+        await lanes.finish(drain_timeout_s)
+
+
 async def supervise(
     router: Router,
     lanes: Lanes,
-    servers: Sequence[tuple[Server, socket.socket]],
+    servers: Servers,
     background_tasks: Sequence[Coroutine[Any, Any, None]],
     *,
     stop: asyncio.Event,
+    turn: Turn,
     drain_timeout_s: float,
     linger_s: float,
 ) -> None:
     """
-    Run everything until `stop`, then stop it in order.
+    Run one round until `stop` or its turn, then end it in order; at `stop` the servers, too.
 
     Raises:
-        ExceptionGroup: a lane, server or background task failed finally; everything else was cancelled.
+        ExceptionGroup: a lane or background task failed finally; everything else was cancelled.
     """
     async with asyncio.TaskGroup() as running:
         background = [running.create_task(task) for task in background_tasks]
-        serving = [running.create_task(server.serve([listener])) for server, listener in servers]
         running_lanes = running.create_task(lanes.run())
-        await stop.wait()
-        router.is_leaving = True
-        if await lanes.hand_over():  # other workers serve; open connections are still answered
-            for server, _ in servers:
-                server.close_keepalive_connections()
-        else:
+        await first_set(stop, turn.is_due)
+        if stop.is_set():
+            router.is_leaving = True
+            if await lanes.hand_over():  # other workers serve; open connections are still answered
+                servers.close_keepalive_connections()
+            else:
+                router.drain()
+                await lanes.finish(drain_timeout_s)
+            await asyncio.sleep(linger_s)
+            await servers.end()
             router.drain()
             await lanes.finish(drain_timeout_s)
-        await asyncio.sleep(linger_s)
-        for server, _ in servers:
-            server.should_exit = True
-        await asyncio.wait(serving)
-        router.drain()
-        await lanes.finish(drain_timeout_s)
+        else:
+            await turn.leave_off(router, lanes, drain_timeout_s=drain_timeout_s)
         running_lanes.cancel()
         for task in background:
             task.cancel()
+
+
+async def first_set(*events: asyncio.Event) -> None:
+    """Wait until one of the events is set."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()

@@ -198,6 +198,8 @@ def why_no_growth(plan: Plan, routing: Routing) -> str | None:
 
     Each new partition must have one parent, and each partition of before must give some slots away: so the
     index of a partition follows from the logs of its ancestors, one after the other, then from its own.
+    Between its number and that of its first ancestor lies a multiple of the first partition count, by which
+    an audit that knows no plan holds records against it.
     """
     if not {move.source for move in plan.moves} >= set(routing.homes):
         return "some partitions would give nothing away"
@@ -207,7 +209,30 @@ def why_no_growth(plan: Plan, routing: Routing) -> str | None:
         return "partitions with events of their own would get others"
     if len({target for target, _ in parents}) < len(parents):
         return "some new partitions would have several parents"
+    if any((target - source) % routing.base for target, source in parents):
+        return "some numbers of new partitions would not say with which partition of the beginning they began"
     return None
+
+
+def growth_to(routing: Routing, partitions: int) -> tuple[Move, ...]:
+    """
+    Return the moves after which what each partition of the beginning had is spread evenly over its share.
+
+    Its share are the numbers that lie a multiple of the first count above its own: of 8, partition 1 shares
+    with 9, 17, ... `partitions` must be a multiple of that count; otherwise there are no moves.
+    """
+    if partitions % routing.base:
+        return ()
+    each = len(routing.homes) // routing.base
+    moves: list[Move] = []
+    for root in range(routing.base):
+        start = root * each
+        homes = [home // routing.base for home in routing.homes[start : start + each]]
+        moves += (
+            Move(start + first, start + last, source * routing.base + root, target * routing.base + root)
+            for first, last, source, target in moves_to(homes, partitions // routing.base)
+        )
+    return tuple(moves)
 
 
 def moves_to(homes: Sequence[int], partitions: int) -> tuple[Move, ...]:

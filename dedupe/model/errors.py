@@ -16,6 +16,7 @@ The errors of the core.
         IndexDisprovedError      the log has disproved an entry: its copies may have it, too
       LogCorruptError            the log has a record that no gateway of this version wrote
       IdentityMismatchError      the log was written under another secret or partition count
+        DividedAnewError         the topic was divided since the process opened the log: open it again
       ConfigurationError         the process must not start with these settings
 
 `code` is stable; docs/http-api.md documents the codes that clients receive. An error's text is for operators,
@@ -172,6 +173,12 @@ class IdentityMismatchError(GatewayError):
     """The log was written under another identity secret or partition count. Final: refuse to serve."""
 
     code = "identity_mismatch"
+
+
+class DividedAnewError(IdentityMismatchError):
+    """The topic was divided since this process opened the log: it must not serve before it opens it again."""
+
+    code = "divided_anew"
 
 
 class ConfigurationError(GatewayError):

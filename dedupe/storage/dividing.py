@@ -13,7 +13,7 @@ from typing import NamedTuple
 from dedupe.decide.layout import Layout
 from dedupe.decide.recovery import CheckedRecord, RecordCheck
 from dedupe.decide.resharding import Decision, Plan
-from dedupe.model.errors import ConfigurationError, IdentityMismatchError, LogCorruptError
+from dedupe.model.errors import ConfigurationError, DividedAnewError, IdentityMismatchError, LogCorruptError
 from dedupe.model.identity import Identity
 from dedupe.model.inherited import OFFSETS_MAX
 from dedupe.model.types import LogRecord, Offset
@@ -35,15 +35,15 @@ class Division(NamedTuple):
         Compare what is decided of a partition that was just fenced with what this process knows.
 
         Raises:
-            IdentityMismatchError: the topic was divided since this process began.
+            DividedAnewError: the topic was divided since this process opened the log.
         """
         if self.seal is not None:
             records: Sequence[LogRecord] = getattr(log, "decisions", ())
             for decision in self.seal.decisions_in(partition, records):
                 if decision.plan > self.layout.plan:
-                    raise IdentityMismatchError(
-                        f"the topic has been divided anew since this gateway began (plan {decision.plan} of "
-                        f"partition {partition}): it ends now, and goes on when it is started again"
+                    raise DividedAnewError(
+                        f"the topic has been divided anew since it was opened here: plan {decision.plan} of "
+                        f"partition {partition}"
                     )
 
 

@@ -202,7 +202,7 @@ def test_retry_storm(tmp_path: Path) -> None:
     gateway = Gateway(
         tmp_path / "gateway",
         SMALL | {"GATEWAY_WRITE_KEYS_FILE": str(keys)},
-        constants={"app.main:LOOK_INTERVAL_S": 0.1},
+        constants={"app.round:LOOK_INTERVAL_S": 0.1},
     )
     with gateway:
         storm = ("--seconds", "1", "--batch", "20", "--write-key", "app", "--duplicates", "0.9")

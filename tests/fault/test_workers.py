@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 LOAD_S = 1.5  # the load, not a wait for a condition
 TAKEOVER_S = 15.0
+DIVIDED_S = 60.0
 CUT_S = 4.0  # long enough for both sides to find each other dead
 PRE_STOP_S = 1.0  # the chart's preStop, shorter
 ENDPOINTS_S = 0.5  # for load balancers to notice that a pod goes
@@ -114,26 +115,34 @@ async def stop(workers: Workers) -> None:
     assert not load.refusals(but=[leaving])
 
 
-@pytest.mark.parametrize("is_killed", [False, True], ids=["ends", "killed"])
+@pytest.mark.parametrize("befalls", ["nothing", "kill", "freeze"])
 async def test_group_is_divided_under_load(
-    workers: Workers, log: LogUnderTest, kafka_bootstrap: str, is_killed: bool
+    workers: Workers, log: LogUnderTest, kafka_bootstrap: str, befalls: str
 ) -> None:
-    """Workers of before end, or are killed; those that are started anew go on with twice the partitions."""
+    """Workers go on with twice the partitions, whatever befalls one; none is started anew for it."""
     divide = partial(cli, workers.all[0], "reshard", "plan", "--partitions", str(2 * PARTITIONS))
-    async with workers.load():
+    victim = workers.all[1]
+    async with workers.load() as load:
         await asyncio.sleep(LOAD_S)
-        done = await asyncio.to_thread(divide, "--notice", "0")
+        if befalls == "freeze":
+            victim.is_in_use = False
+            victim.process.send_signal(signal.SIGSTOP)
+        dividing = asyncio.create_task(asyncio.to_thread(divide, "--notice", "0"))
+        if befalls == "kill":
+            await until(lambda: "is being divided" in victim.log_path.read_text(), DIVIDED_S)
+            victim.kill()
+            await asyncio.to_thread(victim.start)
+        try:
+            done = await dividing
+        finally:
+            if befalls == "freeze":
+                victim.process.send_signal(signal.SIGCONT)
+                victim.is_in_use = True
         assert done.returncode == 0, done.stderr.decode()
-        if is_killed:
-            workers.all[0].kill()
-        for worker in workers.all[is_killed:]:
-            assert await asyncio.to_thread(worker.wait) == 3, worker.log_tail()
-        for worker in workers.all:
-            worker.start(wait=False)
-        for worker in workers.all:
-            await asyncio.to_thread(worker.wait_until_ready)
+        await until(lambda: all(len(worker.states()) > 2 * PARTITIONS for worker in workers.all), DIVIDED_S)
         await workers.settle()
         await asyncio.sleep(LOAD_S)
+    assert befalls != "nothing" or all(said.status in (200, 503) for said in load.said())
 
     await workers.repeat()
     committed = await read_kafka(kafka_bootstrap, log.env["GATEWAY_TOPIC"], 2 * PARTITIONS)

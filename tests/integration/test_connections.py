@@ -468,7 +468,7 @@ def test_crowd_of_one_address_leaves_room_for_the_others(tmp_path: Path) -> None
 @pytest.mark.regression("A crowd with delayed refusals took the connections of everybody else.")
 def test_crowd_whose_refusals_are_held_back_leaves_room_for_the_others(tmp_path: Path) -> None:
     settings = {"GATEWAY_PARTITIONS": "2", "GATEWAY_CONNECTIONS_MAX": "64"}
-    with Gateway(tmp_path, settings, constants={"app.main:DELAY_S": 15}) as gateway, ExitStack() as stack:
+    with Gateway(tmp_path, settings, constants={"app.round:DELAY_S": 15}) as gateway, ExitStack() as stack:
         bad = request(b"{", path="/v1/events?writeKey=web", head=b"Prefer: handling=strict\r\n")
         crowd = [stack.enter_context(RawConnection(gateway.port, source="127.0.0.2")) for _ in range(64)]
         for _ in range(int(FREE)):

@@ -36,7 +36,7 @@ class Keyed(Gateway):
         super().__init__(
             folder / "gateway",
             settings,
-            constants={"app.main:LOOK_INTERVAL_S": 0.05, "app.main:DELAY_S": DELAY_S},
+            constants={"app.round:LOOK_INTERVAL_S": 0.05, "app.round:DELAY_S": DELAY_S},
         )
 
     def send(self, write_key: str, **headers: str) -> httpx.Response:

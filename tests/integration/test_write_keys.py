@@ -44,7 +44,7 @@ def gateway_with(keys: Path, folder: Path, *, look_interval_s: float = 1) -> Gat
         "GATEWAY_PARTITIONS": "2",
         "GATEWAY_WRITE_KEYS_GRACE": "0",
     }
-    constants = {"app.main:LOOK_INTERVAL_S": look_interval_s}
+    constants = {"app.round:LOOK_INTERVAL_S": look_interval_s}
     return Gateway(folder / "gateway", env, constants=constants)
 
 
@@ -187,7 +187,7 @@ def test_rotated_key_works_on_for_its_grace(tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     keys.write_text("- {key: old-key, source: ios}")
     env = {"GATEWAY_WRITE_KEYS_FILE": str(keys), "GATEWAY_PARTITIONS": "2"}
-    with Gateway(tmp_path / "gateway", env, constants={"app.main:LOOK_INTERVAL_S": 0.05}) as gateway:
+    with Gateway(tmp_path / "gateway", env, constants={"app.round:LOOK_INTERVAL_S": 0.05}) as gateway:
 
         def is_taken(key: str) -> bool:
             return httpx.post(f"{gateway.url}/v1/batch", content=b'{"batch":[]}', auth=(key, "")).is_success

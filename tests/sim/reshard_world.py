@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from dedupe.decide.layout import Layout
 from dedupe.decide.recovery import RecordCheck
-from dedupe.decide.resharding import Plan, Routing, moves_to, why_invalid, why_no_growth
+from dedupe.decide.resharding import Plan, Routing, growth_to, why_invalid, why_no_growth
 from dedupe.model.errors import RetriableError
 from dedupe.model.record import parse_identity
 from dedupe.partition.lane import Lane
@@ -58,10 +58,10 @@ class ReshardWorld(SessionWorld):
     def plan(self, partitions: int) -> Plan:
         """Write a plan for so many partitions, unless one is open."""
         routing = self.routing()
-        if routing.undecided or not moves_to(routing.homes, partitions):
+        if routing.undecided or not growth_to(routing, partitions):
             return self.plans[-1]
         before = tuple(routing.decisions[parent] for parent in sorted(routing.decisions))
-        plan = Plan(routing.version.plan + 1, partitions, moves_to(routing.homes, partitions), before)
+        plan = Plan(routing.version.plan + 1, partitions, growth_to(routing, partitions), before)
         assert why_invalid(plan, routing.homes) is None
         assert why_no_growth(plan, routing) is None
         self.log.add_partitions(CLEAN.name, partitions)

@@ -9,10 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from app.cli.resharding import Resharding
-from dedupe.decide.resharding import Plan, Routing, moves_to
+from dedupe.decide.layout import Layout
+from dedupe.decide.resharding import Plan, Routing, growth_to
 from dedupe.model.errors import ConfigurationError
+from dedupe.model.record import build_record
 from dedupe.storage.dividing import decide
 from dedupe.storage.routing_records import Seal
+from dedupe.storage.settling import Settling
 from tests.sim.reshard_world import ReshardWorld
 from tests.sim.world import CLEAN
 
@@ -23,6 +26,7 @@ class RoutingTopic:
     def __init__(self, world: ReshardWorld) -> None:
         self.world = world
         self.closed: set[int] = set()
+        self.told: list[str] = []
         self.before_plan: Callable[[], object] = lambda: None
 
     async def routing(self, partitions: int) -> tuple[Routing, bool]:
@@ -50,6 +54,8 @@ async def begun() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
         routing_topic=topic, deciding_log=log.deciding_log, partition_log=log.partition_log
     )
 
+    settling = Settling(store, CLEAN, world.identity, world.clock, topic.told.append)
+
     async def add_partitions(name: str, count: int) -> bool:
         if name == CLEAN.name:
             world.log.add_partitions(name, count)
@@ -59,14 +65,14 @@ async def begun() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
     return (
         world,
         topic,
-        Resharding(store, CLEAN, world.identity, f"{CLEAN.name}.routing", add, lambda text: None),
+        Resharding(settling, f"{CLEAN.name}.routing", add, 3600.0),
     )
 
 
-async def cut(world: ReshardWorld, partition: int) -> None:
+async def cut(world: ReshardWorld, partition: int, *, keeps: bool = False) -> None:
     log = world.log.another().deciding_log(CLEAN.name, partition)
     await decide(
-        log, world.seal, world.plans[-1], partition, world.layout, world.identity, keeps=False, now_ms=1
+        log, world.seal, world.plans[-1], partition, world.layout, world.identity, keeps=keeps, now_ms=1
     )
 
 
@@ -102,7 +108,51 @@ async def test_status_says_what_partitions_inherit_while_a_later_plan_is_open() 
     inherits = [row["inherits"] for row in await command.status()]
     world.plan(4 * CLEAN.partitions)
 
-    assert moves_to(world.routing().homes, 4 * CLEAN.partitions)
+    assert growth_to(world.routing(), 4 * CLEAN.partitions)
     assert [row["inherits"] for row in await command.status()] == inherits
     await cut(world, 0)
     assert [row["inherits"] for row in await command.status()][: len(inherits)] == inherits
+
+
+async def test_topic_of_which_a_partition_kept_its_slots_is_divided_again() -> None:
+    world, _, command = await begun()
+    world.plan(2 * CLEAN.partitions)
+    for partition in range(CLEAN.partitions):
+        await cut(world, partition, keeps=partition == 0)
+    assert CLEAN.partitions not in world.routing().homes, "it would have been divided off the one that kept"
+
+    await command.plan(4 * CLEAN.partitions, notice_s=0, is_dry=False)
+
+    layout = Layout(CLEAN.partitions, world.routing())
+    assert layout.partitions == 4 * CLEAN.partitions
+    roots = [layout.root_of(partition) for partition in range(layout.partitions)]
+    assert roots == [partition % CLEAN.partitions for partition in range(layout.partitions)]
+
+
+async def test_partition_below_others_that_somebody_wrote_to_gets_no_slots() -> None:
+    world, _, command = await begun()
+    world.plan(2 * CLEAN.partitions)
+    for partition in range(CLEAN.partitions):
+        await cut(world, partition, keeps=partition == 0)
+    foreign = world.log.another().partition_log(CLEAN.name, CLEAN.partitions)
+    await foreign.fence()
+    await foreign.append([build_record(world.event("1"), lane_seq=0, timestamp_ms=1)])
+
+    with pytest.raises(ConfigurationError, match=f"partition {CLEAN.partitions} of .* somebody else"):
+        await command.plan(4 * CLEAN.partitions, notice_s=0, is_dry=False)
+
+
+async def test_dry_run_says_what_new_partitions_read_and_changes_nothing() -> None:
+    world, topic, command = await begun()
+    for number in range(40):
+        world.clock.ms += 10
+        await world.deliver([world.event(str(number))])
+    records = sum(map(len, world.committed()))
+    offsets = sum(log.end for log in (world.log.partition(CLEAN.name, each) for each in range(2)))
+
+    await command.plan(2 * CLEAN.partitions, notice_s=0, is_dry=True)
+
+    assert records == 40
+    assert f"read {offsets} records before they serve, 1 minutes" in topic.told[-1]
+    assert f"{offsets / 2:,.0f} ids are kept twice" in topic.told[-1]
+    assert not world.plans

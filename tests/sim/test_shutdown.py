@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from app.process.life import Server, bind, supervise
+from app.process.gate import Gate
+from app.process.life import Server, Servers, Turn, bind, supervise
 from dedupe.partition.state import LaneState
 from dedupe.partition.supervisor import LocalLanes
 from tests.sim.world import World
@@ -22,13 +23,16 @@ async def test_lanes_that_do_not_serve_yet_are_not_waited_for() -> None:
     stop = asyncio.Event()
     with bind("127.0.0.1", 0, send_timeout_s=5) as listener:
         server = Server(application, http="httptools", keep_alive_s=1, stop_timeout_s=1)
+        servers = Servers([(server, listener)])
+        serving = asyncio.ensure_future(servers.run())
         running = asyncio.ensure_future(
             supervise(
                 router,
                 LocalLanes(router.all_lanes),
-                [(server, listener)],
+                servers,
                 [],
                 stop=stop,
+                turn=Turn(Gate(application, wait_s=0), peers_s=0, answer_s=0),
                 drain_timeout_s=600,
                 linger_s=0,
             )
@@ -38,5 +42,6 @@ async def test_lanes_that_do_not_serve_yet_are_not_waited_for() -> None:
         stop.set()
         async with asyncio.timeout(10):
             await running
+            await serving
 
     assert {lane.state for lane in router.all_lanes} == {LaneState.UNASSIGNED}

@@ -16,7 +16,7 @@ Constants: TypeAlias = Mapping[str, float]
 
 NO_LINGER: Constants = {"app.main:DRAIN_LINGER_S": 0}
 """A gateway that stops at once: none of its clients waits for a last answer."""
-NO_DELAY: Constants = {"app.main:DELAY_S": 0}
+NO_DELAY: Constants = {"app.round:DELAY_S": 0}
 """A gateway that answers refusals at once, to tests that cause many."""
 IMPATIENT: Constants = {"dedupe.partition.context:LaneTimes.backoff_max_s": 0.3}
 """A gateway whose failed partitions try again soon."""

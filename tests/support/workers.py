@@ -208,6 +208,8 @@ class Workers:
     def _is_settled(self) -> bool:
         running = self.running
         states = [worker.states() for worker in running]
+        if len({*map(len, states)}) > 1:
+            return False  # some know of more partitions than others
         columns = list(zip(*states, strict=True))
         follows = self._env.get("GATEWAY_STANDBY") != "false" and len(running) > 1
         wanted = {"active": 1, "following": int(follows)}

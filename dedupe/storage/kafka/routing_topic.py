@@ -74,6 +74,7 @@ class RoutingTopic:
         self._connections = ConnectionPool(config)
         self._notes = Notes()
         self._plans: list[Plan] = []
+        self._plans_known = 0  # of these, to whoever has asked for the routing
         self._closed: set[int] = set()  # plans
         self._position: Offset = 0
         self._turn = asyncio.Lock()
@@ -120,6 +121,7 @@ class RoutingTopic:
         """
         async with self._turn:
             await self._catch_up()
+        self._plans_known = len(self._plans)
         routing = Routing.begun_with(partitions)
         for plan in self._plans:
             before, routing = routing, routing.with_plan(plan)
@@ -131,6 +133,12 @@ class RoutingTopic:
                 for decision in seal.decisions_in(partition, await self._decisions_of(partition)):
                     routing = routing.with_decision(decision)
         return routing, routing.version.plan in self._closed
+
+    async def has_new_plan(self) -> bool:
+        """Whether a plan was written since `routing` was asked for last. Raises as `notes` does."""
+        async with self._turn:
+            await self._catch_up()
+        return len(self._plans) > self._plans_known
 
     async def seal(self) -> Seal:
         """

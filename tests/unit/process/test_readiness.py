@@ -83,3 +83,26 @@ async def test_draining_takes_nothing(router: Router) -> None:
     router.is_draining = True
     told = readiness_of(router)
     assert (told["ready"], told["draining"], told["share"]) == (False, True, 0.0)
+
+
+async def test_router_that_goes_on_does_not_wait_for_new_partitions(world: World, router: Router) -> None:
+    await world.crash()
+    world.log.partition("events", 1).outage_calls = 10**9
+    world.boot()
+    after = world.router
+    assert after is not None
+    while after.lanes[0].state is not LaneState.ACTIVE:
+        await asyncio.sleep(0)
+
+    assert not after.is_ready
+    after.goes_on = True
+    assert after.is_ready
+
+
+async def test_router_stays_ready_while_requests_wait_for_the_next_one(router: Router) -> None:
+    router.is_paused = True
+    router.drain()
+
+    assert router.is_ready
+    router.is_leaving = True
+    assert not router.is_ready

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedupe.decide.layout import Ancestor, Layout, distance
-from dedupe.decide.resharding import Decision, Plan, Routing, moves_to, split_of, why_no_growth
+from dedupe.decide.resharding import Decision, Plan, Routing, growth_to, moves_to, split_of, why_no_growth
 from dedupe.model.routing import partition_of
 from dedupe.model.slots import slot_of
 
@@ -20,7 +20,7 @@ def divided(base: int, counts: list[int], *, hour: int = 3_600_000) -> Routing:
     routing = Routing.begun_with(base)
     for number, count in enumerate(counts, 1):
         before = tuple(routing.decisions[parent] for parent in sorted(routing.decisions))
-        plan = Plan(number, count, moves_to(routing.homes, count), before)
+        plan = Plan(number, count, growth_to(routing, count), before)
         assert why_no_growth(plan, routing) is None
         routing = routing.with_plan(plan)
         for parent in sorted(routing.undecided):
@@ -91,7 +91,23 @@ def test_bounds_are_shared_by_as_few_partitions_as_the_window_knows() -> None:
 def test_plan_with_several_parents_a_child_is_told(count: int, why: str) -> None:
     routing = Routing.begun_with(2) if count == 3 else divided(2, [4])
 
-    assert why in (why_no_growth(Plan(2, count, moves_to(routing.homes, count)), routing) or "")
+    moves = moves_to(routing.homes, count) if count == 3 else growth_to(routing, count)
+    assert why in (why_no_growth(Plan(2, count, moves), routing) or "")
+
+
+@given(st.integers(1, 40), st.integers(2, 5))
+def test_growth_of_a_topic_that_was_never_divided_is_the_even_spread(base: int, factor: int) -> None:
+    routing = Routing.begun_with(base)
+
+    assert growth_to(routing, factor * base) == moves_to(routing.homes, factor * base)
+
+
+def test_number_of_a_new_partition_says_what_it_began_with() -> None:
+    routing = divided(2, [])
+    moves = tuple(move._replace(target=5 - move.target) for move in moves_to(routing.homes, 4))
+
+    assert growth_to(routing, 5) == ()
+    assert "would not say" in (why_no_growth(Plan(1, 4, moves), routing) or "")
 
 
 def test_plan_back_and_plan_of_one_partition_are_told() -> None:

@@ -1,0 +1,289 @@
+"""
+One round of a process: the parts that stand on an open log, from its opening until the topic is divided anew.
+
+A process has one round, unless a plan divides its topic; its servers, limits and counts outlive rounds.
+"""
+
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any, NamedTuple, TypeAlias
+
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
+
+from app.admin.application import AdminContext, create_admin, create_probes
+from app.admin.certificate_metrics import CertificateCollector
+from app.admin.clock_metrics import ClockCollector
+from app.admin.edge_metrics import EdgeCollector
+from app.admin.history import History
+from app.admin.ingest_loop import IngestLoop, LoopCollector
+from app.admin.limit_metrics import LimitCollector
+from app.admin.tail import Tail
+from app.auth.ingress_limits import IngressLimits
+from app.auth.key_file import LOOK_INTERVAL_S, KeyFile
+from app.build import Alarms, build_ingest, build_inputs, build_observed, build_replays, build_router
+from app.group import GroupLanes
+from app.http.penalties import DELAY_S
+from app.http.port import SEND_TIMEOUT_S
+from app.http.problems import Problems
+from app.http.refusal_counts import RefusalCounts
+from app.http.request_metrics import RequestMetrics
+from app.ingest.application import create_edge
+from app.ingest.routes.events import Ingest
+from app.inputs.input_file import inputs_of
+from app.native_module import native_version
+from app.process.background_tasks import announce, tell_outages, trim_log
+from app.process.clock_check import follow_wall_clock, keep_time
+from app.process.life import Lanes, bind
+from app.process.setting_watch import SettingWatch
+from app.settings.model import Settings
+from app.stores import OpenLog, membership_of, open_input, own_topic_ids
+from app.telemetry.traces import Traces
+from dedupe.cluster.input_shares import LoneShares
+from dedupe.model.clock import Clock, SystemClock
+from dedupe.model.identity import Identity
+from dedupe.partition.snapshotter import Snapshotter
+from dedupe.partition.supervisor import LocalLanes
+from dedupe.router import Router
+from dedupe.storage.index import IndexStore
+from dedupe.storage.log import Crashpoint
+from dedupe.storage.snapshots.store import SnapshotStore
+
+BackgroundTask: TypeAlias = Coroutine[Any, Any, None]
+"""Runs until cancelled."""
+
+
+class House(NamedTuple):
+    """What outlives the rounds of a process."""
+
+    clock: SystemClock
+    ingress: IngressLimits
+    metrics: RequestMetrics
+    problems: Problems
+    admin_problems: Problems
+    refusals: RefusalCounts
+    tail: Tail
+    ingest_loop: IngestLoop
+    traces: Traces | None
+    crashpoint: Crashpoint | None
+
+
+class Round(NamedTuple):
+    """The parts of one round."""
+
+    router: Router
+    lanes: Lanes
+    apps: list[ASGIApp]  # of the ingest port, of the admin port, and of the probes if they have one
+    background_tasks: list[BackgroundTask]
+
+
+class Parts(NamedTuple):
+    """The parts of a gateway's servers and background tasks."""
+
+    settings: Settings
+    opened: OpenLog
+    identity: Identity
+    house: House
+    admin_context: AdminContext
+
+    @property
+    def router(self) -> Router:
+        """All lanes behind one call."""
+        return self.admin_context.router
+
+
+def build_round(
+    settings: Settings,
+    opened: OpenLog,
+    indexes: IndexStore,
+    house: House,
+    stack: AsyncExitStack,
+    urls: Sequence[str],
+) -> Round:
+    """
+    Build the parts on an open log; nothing runs yet.
+
+    Args:
+        settings: with the partitions that the clean topic has now.
+        opened: the log.
+        indexes: those of the lanes.
+        house: what outlives the round.
+        stack: closes what is only the round's.
+        urls: of the ingest port and of the admin port.
+    """
+    clock, traces = house.clock, house.traces
+    identity = Identity(settings.gateway.identity_key)
+    setting_watch = SettingWatch(opened.inspection, opened.inspect)
+    router = build_router(
+        settings,
+        opened.store if traces is None else traces.appends_of(opened.store),
+        indexes,
+        identity=identity,
+        clock=clock,
+        division=opened.division,
+        alarms=Alarms(partial(follow_wall_clock, clock), setting_watch.doubt),
+        crashpoint=house.crashpoint,
+    )
+    group = _group_of(settings, opened, router, clock, stack)
+    admin_context = _admin_context_of(settings, router, house, group, clock, setting_watch, indexes.snapshots)
+    parts = Parts(settings, opened, identity, house, admin_context)
+    ingest = build_ingest(
+        settings,
+        router,
+        identity=identity,
+        ingress=house.ingress,
+        clock=clock,
+        earlier_ignore=opened.earlier_ignore,
+        observer=admin_context.tail,
+        penalty_s=DELAY_S,
+    )
+    if settings.gateway.observe:
+        ingest = replace(ingest, observed=build_observed(settings, opened.store, clock))
+    if input_specs := inputs_of(settings):
+        inputs = build_inputs(
+            settings,
+            ingest,
+            input_specs,
+            opened.store,
+            partial(open_input, settings),
+            own_topic_ids,
+            LoneShares() if group is None else group.input_shares,
+        )
+        parts = parts._replace(admin_context=replace(admin_context, inputs=inputs))
+    background_tasks = _background_tasks(parts, urls)
+    if (native := ingest.identifier.native) is not None:
+        background_tasks.append(native.use.watch())
+    if ingest.observed is not None:
+        background_tasks.append(ingest.observed.run())
+    lanes = group or LocalLanes(router.all_lanes)
+    return Round(router, lanes, _apps_of(parts, ingest), background_tasks)
+
+
+def _admin_context_of(
+    settings: Settings,
+    router: Router,
+    house: House,
+    group: GroupLanes | None,
+    clock: Clock,
+    setting_watch: SettingWatch,
+    snapshots: SnapshotStore | None,
+) -> AdminContext:
+    return AdminContext(
+        router,
+        EdgeCollector(house.ingress),
+        group,
+        settings.group.worker_id,
+        house.tail,
+        History(clock),
+        refusals=house.refusals,
+        setting_watch=setting_watch,
+        snapshotter=None
+        if snapshots is None
+        else Snapshotter(
+            router.all_lanes, snapshots, clock=clock, rng=Random(), interval_s=settings.snapshots.interval
+        ),
+    )
+
+
+def _group_of(
+    settings: Settings, opened: OpenLog, router: Router, clock: Clock, stack: AsyncExitStack
+) -> GroupLanes | None:
+    """Return who runs the router's lanes as the group assigns them; None in a gateway that is alone."""
+    if settings.group.peer_listen is None:
+        return None
+    host, port = settings.group.peer_listen
+    listener = stack.enter_context(bind(host, port, send_timeout_s=SEND_TIMEOUT_S))
+    membership = membership_of(opened, settings, clock)
+    group = GroupLanes(settings, router.all_lanes, membership, listener, clock, lambda: router.has_disk_room)
+    router.reach_by(group.routes)
+    router.standing = group.manager.standing
+    return group
+
+
+def _apps_of(parts: Parts, ingest: Ingest) -> list[ASGIApp]:
+    """Return the applications of the ingest port, of the admin port, and of the probes if they have one."""
+    settings, house = parts.settings, parts.house
+    edge = create_edge(
+        ingest,
+        memory=house.ingress.memory,
+        problems=house.problems,
+        metrics=house.metrics,
+        public_host=settings.gateway.public_host,
+    )
+    native = ingest.identifier.native
+    admin_context = replace(
+        parts.admin_context,
+        native=None if native is None else native.use,
+        use=ingest.use,
+        observed=ingest.observed,
+        replay_at=build_replays(ingest, parts.opened.store, settings.log.topics[1]),
+    )
+    registry = _registry_of(parts, admin_context)
+    apps = [
+        edge if house.traces is None else house.traces.requests_of(edge),
+        create_admin(
+            admin_context,
+            settings=settings,
+            identity=parts.identity,
+            store=parts.opened.store,
+            clock=house.clock,
+            problems=house.admin_problems,
+            registry=registry,
+            ingest_loop=house.ingest_loop,
+        ),
+    ]
+    if settings.admin.probe_listen is not None:
+        probes = create_probes(
+            parts.router,
+            settings=settings,
+            problems=house.admin_problems,
+            registry=registry,
+            ingest_loop=house.ingest_loop,
+        )
+        apps.append(probes)
+    return apps
+
+
+def _registry_of(parts: Parts, admin_context: AdminContext) -> CollectorRegistry:
+    """Return the collectors of `/metrics`."""
+    registry = CollectorRegistry()
+    registry.register(parts.house.metrics)
+    registry.register(LimitCollector(parts.settings))
+    registry.register(CertificateCollector(parts.settings))
+    registry.register(LoopCollector(parts.house.ingest_loop))
+    registry.register(ClockCollector(parts.house.clock))
+    admin_context.register(registry)
+    return registry
+
+
+def _background_tasks(parts: Parts, urls: Sequence[str]) -> list[BackgroundTask]:
+    settings, router, embedded = parts.settings, parts.router, parts.opened.embedded
+    refusals = parts.admin_context.refusals
+    running: list[BackgroundTask] = [
+        parts.admin_context.setting_watch.run(router.all_lanes),
+        parts.admin_context.history.keep(lambda: router.totals, lambda: refusals.before_events),
+        announce(
+            router,
+            settings,
+            url=urls[0],
+            admin_url=urls[1],
+            native_version=native_version(settings.gateway.native),
+        ),
+        tell_outages(router),
+        parts.house.ingress.disk.watch(router),
+        parts.house.ingress.files.watch(),
+    ]
+    running.extend(
+        each.run()
+        for each in (parts.admin_context.snapshotter, parts.admin_context.inputs)
+        if each is not None
+    )
+    if embedded is not None:
+        running.append(trim_log(router, settings, parts.house.clock, embedded.trim))
+        running.append(keep_time(embedded, settings.log.topic, parts.house.clock))
+    if isinstance(parts.house.ingress.write_keys, KeyFile):
+        running.append(parts.house.ingress.write_keys.watch(LOOK_INTERVAL_S))
+    return running
