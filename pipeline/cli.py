@@ -24,6 +24,7 @@ from pipeline.jobs.compact import compact
 from pipeline.jobs.minute_counts import minute_counts
 from pipeline.jobs.replay import replay
 from pipeline.jobs.sessionize import sessionize
+from pipeline.jobs.tables import tables
 from pipeline.runtime.session import DEBUG_VARIABLE
 
 EXIT_FAILED, EXIT_INTERRUPTED = 2, 130
@@ -43,7 +44,7 @@ app = typer.Typer(
 )
 
 
-for job in (archive, audit, minute_counts, sessionize, replay, clean, compact):
+for job in (archive, tables, audit, minute_counts, sessionize, replay, clean, compact):
     app.command(job.__name__)(job)
 
 

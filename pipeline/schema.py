@@ -4,6 +4,8 @@ The columns of all tables.
 RECORD is what every source yields; ARCHIVE is what the archive job stores.
 """
 
+from collections.abc import Mapping
+
 from pyspark.sql import types as T
 
 RECORD = T.StructType(
@@ -66,3 +68,73 @@ SESSIONS = T.StructType(
         T.StructField("visitor", T.StringType()),  # the user, or with --by visitor the anonymousId
     ]
 )
+
+DAY = ("dt",)
+"""The folders of tables by day."""
+
+
+def by_day(columns: T.StructType) -> T.StructType:
+    """Return columns and the day as a text, 2026-01-31."""
+    return T.StructType([*columns.fields, T.StructField(*DAY, T.StringType())])
+
+
+TEXT, NUMBER, MOMENT = "string", "bigint", "timestamp"
+
+TABLE_COLUMNS = {
+    "id": TEXT,  # messageId
+    "source": TEXT,
+    "user_id": TEXT,
+    "anonymous_id": TEXT,
+    "event": TEXT,  # the name of its table
+    "event_text": TEXT,  # as it was sent
+    "name": TEXT,
+    "category": TEXT,
+    "group_id": TEXT,
+    "previous_id": TEXT,
+    "type": TEXT,
+    "received_at": MOMENT,  # log time
+    "sent_at": MOMENT,
+    "original_timestamp": MOMENT,  # the client's clock
+    "timestamp": MOMENT,  # by the gateway's clock
+    "properties": TEXT,
+    "traits": TEXT,
+    "value": TEXT,
+    "log_partition": "int",
+    "log_offset": NUMBER,
+    "dt": TEXT,  # 2026-01-31, UTC, of the log time; a folder
+}
+"""The columns of the job tables that do not depend on events, with their types; each table has some."""
+
+LATEST_COLUMNS = {
+    "id": TEXT,
+    "source": TEXT,
+    "received_at": MOMENT,  # of the last call
+    "_rescued": "map<string,string>",
+    "_positions": "map<string,struct<log_time:timestamp,log_partition:int,log_offset:bigint>>",
+}
+
+DRIFT_COLUMNS = {
+    "table_name": TEXT,
+    "column_name": TEXT,
+    "column_type": TEXT,
+    "found": TEXT,
+    "row_count": NUMBER,
+    "log_partition": "int",
+    "log_offset": NUMBER,
+    "load": NUMBER,
+    "dt": TEXT,
+}
+
+LOAD_COLUMNS = {
+    "load": NUMBER,
+    "loaded_at": MOMENT,
+    "events": NUMBER,
+    "tables": NUMBER,
+    "rescued": NUMBER,
+    "dt": TEXT,
+}
+
+
+def struct_of(columns: Mapping[str, str]) -> T.StructType:
+    """Return a schema of columns by their types in SQL."""
+    return T.StructType([T.StructField(name, T.DataType.fromDDL(text)) for name, text in columns.items()])

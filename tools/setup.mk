@@ -28,7 +28,7 @@ SPARK_POM := pipeline/pom.xml
 SPARK_JARS := build/spark/jars
 STORE_NEEDS := build/spark/.stamp-test-jars build/s3/.stamp build/engines/.stamp build/go/s3-server build/rest-catalog/.stamp
 TEST_NEEDS := $(VENV)/.stamp-dev $(VENV)/.stamp-native $(VENV)/.stamp-pipeline build/kafka/.stamp-libs build/kafka/classes.jsa build/kafka-3.6/.stamp-libs build/spark/.stamp-jars \
-  build/spark/home/classes.jsa build/kotlin/.stamp build/.stamp-curl build/.stamp-nginx build/.stamp-postgres $(STORE_NEEDS) $(REDIS) $(SDKS)
+  build/spark/home/classes.jsa build/kotlin/.stamp build/.stamp-curl build/.stamp-nginx build/.stamp-postgres build/dbt/.stamp $(STORE_NEEDS) $(REDIS) $(SDKS)
 
 $(VENV)/.stamp-pip: constraints.txt
 	@command -v $(PYTHON) >/dev/null || { \
@@ -185,6 +185,13 @@ build/spark/home/classes.jsa: $(VENV)/.stamp-pipeline build/spark/.stamp-jars
 
 build/sdks/python/%/.stamp: tests/e2e/sdks/python/%.txt | $(VENV)/.stamp-pip
 	@echo "Installing $* for the tests ..."
+	@$(PYTHON) -m venv --clear --without-pip $(@D)
+	@$(PIP) --python $(@D)/bin/python install --quiet --requirement $<
+	@touch $@
+
+# dbt pins what the gateway's own tools need otherwise.
+build/dbt/.stamp: tests/pipeline/dbt.txt | $(VENV)/.stamp-pip
+	@echo "Installing dbt for the tests ..."
 	@$(PYTHON) -m venv --clear --without-pip $(@D)
 	@$(PIP) --python $(@D)/bin/python install --quiet --requirement $<
 	@touch $@

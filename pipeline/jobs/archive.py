@@ -1,6 +1,5 @@
 """Archive: stores every record of a topic once, by day and hour of its log time."""
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -11,19 +10,14 @@ from pipeline.runtime.checkpoint import default_checkpoint
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.runtime.streams import StreamPlan
+from pipeline.sinks.backfill import NOT_IN_PARQUET, Backfill
 from pipeline.sinks.batch_writer import SinkPlan, run_to_sink
-from pipeline.sinks.lake import lake_sink
+from pipeline.sinks.days import days_of
+from pipeline.sinks.lake import LakeFormat, lake_sink
+from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sources.origin import origin_of
 from pipeline.sources.records import LakeSource, absolute, is_table_name
 from pipeline.transforms.clean_topic import archived
-
-
-class LakeFormat(StrEnum):
-    """The formats of an archive."""
-
-    DELTA = "delta"
-    ICEBERG = "iceberg"
-    PARQUET = "parquet"
 
 
 def archive(
@@ -32,6 +26,8 @@ def archive(
     lake_format: Annotated[
         LakeFormat, typer.Option("--format", help="format of the archive")
     ] = LakeFormat.DELTA,
+    since: options.FirstDayOption = None,
+    until: options.EndDayOption = None,
     checkpoint: options.CheckpointOption = None,
     recover: options.RecoverOption = False,
     accept_loss: options.AcceptLossOption = False,
@@ -51,14 +47,22 @@ def archive(
     lake = LakeSource(lake_format.value, absolute(out))
     if is_table_name(lake.path) and (lake_format is not LakeFormat.ICEBERG or checkpoint is None):
         raise UsageError(f"{out} is a table's name: it needs --format iceberg and a --checkpoint")
+    days = days_of(since, until)
+    if days is not None and lake_format is LakeFormat.PARQUET:
+        raise UsageError(NOT_IN_PARQUET)
     log_progress = progress_logger("archive")
     log_progress(f"asking {source}")
     origin = origin_of(source)
     log_progress("starting Spark")
     spark = start_session("archive", source, lake, remote=remote, conf=conf)
     log_progress(f"reading {source}")
+    sink = lake_sink(lake)
     checkpoint = checkpoint or default_checkpoint(lake.path, f"archive-{lake.format}", origin.id)
     plan = StreamPlan("archive", source, checkpoint, once, interval, metrics_port, metrics_file)
-    output = SinkPlan(lake_sink(lake), archived, recovers=recover, accepts_loss=accept_loss)
+    output = SinkPlan(sink, archived, recovers=recover, accepts_loss=accept_loss)
+    if days is not None and not isinstance(sink, ParquetFolder):
+        Backfill(spark, plan, origin, output, sink, batch_offsets).replace(days)
+        print(f"the days {days} of {lake} are replaced")
+        return
     stored = run_to_sink(spark, plan, origin, output, offsets_per_batch=batch_offsets)
     print(f"{stored.read:,} records archived in {lake}")

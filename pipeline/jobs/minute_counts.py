@@ -1,6 +1,7 @@
-"""Minute counts: counts events per minute, source and type, each once, into Postgres or Parquet."""
+"""Minute counts: counts events per minute, source and type, each once, into Postgres or a lake."""
 
 import sys
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -13,15 +14,23 @@ from pipeline.runtime.checkpoint import default_checkpoint
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.runtime.streams import StreamPlan
+from pipeline.schema import DAY, MINUTE_COUNTS, by_day
+from pipeline.sinks.backfill import NOT_IN_PARQUET, Backfill
 from pipeline.sinks.batch_writer import SinkPlan, run_to_sink
+from pipeline.sinks.days import days_of
+from pipeline.sinks.delta import DeltaTable
+from pipeline.sinks.iceberg import IcebergLake
+from pipeline.sinks.lake import LakeSink, lake_sink
 from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sinks.postgres import PostgresCounts
 from pipeline.sources.origin import origin_of
+from pipeline.sources.records import LakeSource, is_table_name, parse_source
 from pipeline.transforms.clean_topic import per_minute
 
 JOB = "minute-counts"
 SHOWN_CHARS = 40
 POSTGRES, PARQUET = ("postgresql://", "postgres://"), "parquet://"
+TABLES = ("delta://", "iceberg://")
 
 
 def minute_counts(
@@ -32,9 +41,11 @@ def minute_counts(
             "--to",
             metavar="URL",
             envvar="PIPELINE_TO",
-            help="postgresql://user:password@host/database or parquet://PATH",
+            help="postgresql://user:password@host/database, delta://PATH, iceberg://PATH or parquet://PATH",
         ),
     ],
+    since: options.FirstDayOption = None,
+    until: options.EndDayOption = None,
     checkpoint: options.CheckpointOption = None,
     recover: options.RecoverOption = False,
     accept_loss: options.AcceptLossOption = False,
@@ -50,32 +61,52 @@ def minute_counts(
     Count events per minute of log time, source and type.
 
     In Postgres each batch adds to the table minute_counts, in one transaction with the ledger in
-    minute_counts_ledger. In Parquet each batch has a file, and readers sum up.
+    minute_counts_ledger. In the others each batch adds rows, and readers sum up.
     """
-    path = to.removeprefix(PARQUET)
+    days = days_of(since, until)
+    if days is not None and not to.startswith(TABLES):
+        raise UsageError(
+            NOT_IN_PARQUET if to.startswith(PARQUET) else "days are replaced in Delta and Iceberg only"
+        )
     if to.startswith(POSTGRES) and checkpoint is None:
         raise UsageError("counts in Postgres need a --checkpoint")
-    if not to.startswith((*POSTGRES, PARQUET)):
-        raise UsageError(f"--to {to!r} is neither postgresql:// nor parquet://")
+    if not to.startswith((*POSTGRES, *TABLES, PARQUET)):
+        raise UsageError(f"--to {to!r} is none of postgresql://, delta://, iceberg:// and parquet://")
+    lake = None if to.startswith(POSTGRES) else parse_source(to)
     log_progress = progress_logger(JOB)
     log_progress(f"asking {source}")
     origin = origin_of(source)
-    checkpoint = checkpoint or default_checkpoint(path, JOB, origin.id)
+    if isinstance(lake, LakeSource) and not is_table_name(lake.path):
+        checkpoint = checkpoint or default_checkpoint(lake.path, JOB, origin.id)
+    if checkpoint is None:
+        raise UsageError(f"counts in {to} need a --checkpoint")
     log_progress("starting Spark")
-    spark = start_session(JOB, source, remote=remote, conf=conf)
+    spark = start_session(JOB, source, lake, remote=remote, conf=conf)
     log_progress(f"reading {source}")
-    sink = ParquetFolder(path) if to.startswith(PARQUET) else PostgresCounts(to)
+    is_table = to.startswith(TABLES)
+    compute = partial(_counted, has_day=is_table)
+    sink = _sink(lake) if isinstance(lake, LakeSource) else PostgresCounts(to)
     plan = StreamPlan(JOB, source, checkpoint, once, interval, metrics_port, metrics_file)
-    output = SinkPlan(sink, _counted, recovers=recover, accepts_loss=accept_loss)
+    output = SinkPlan(sink, compute, recovers=recover, accepts_loss=accept_loss)
+    if days is not None and isinstance(sink, DeltaTable | IcebergLake):
+        Backfill(spark, plan, origin, output, sink, batch_offsets).replace(days)
+        print(f"the days {days} of {to} are replaced")
+        return
     stored = run_to_sink(spark, plan, origin, output, offsets_per_batch=batch_offsets)
     print(f"{stored.read:,} events counted")
 
 
-def _counted(records: DataFrame) -> DataFrame:
+def _sink(lake: LakeSource) -> LakeSink:
+    if lake.format == "parquet":
+        return ParquetFolder(lake.path)
+    return lake_sink(lake, by_day(MINUTE_COUNTS), DAY)
+
+
+def _counted(records: DataFrame, *, has_day: bool) -> DataFrame:
     """
     Count a batch in the driver, and report altered minutes, sources and types on stderr.
 
-    The driver gets a row for each minute, source and type of the batch.
+    The driver gets a row for each minute, source and type of the batch. They have a column `dt` on demand.
     """
     counts = records.transform(per_minute).withColumn("minute", F.unix_micros("minute")).collect()
     for row in counts:
@@ -86,4 +117,5 @@ def _counted(records: DataFrame) -> DataFrame:
     rows = [(row["minute"], row["source"], row["type"], row["events"]) for row in counts]
     columns = "minute bigint, source string, type string, events bigint"
     table = records.sparkSession.createDataFrame(rows, columns).coalesce(1)
-    return table.withColumn("minute", F.timestamp_micros("minute"))
+    table = table.withColumn("minute", F.timestamp_micros("minute"))
+    return table.withColumn("dt", F.date_format("minute", "yyyy-MM-dd")) if has_day else table

@@ -1,12 +1,13 @@
-"""Sessionize: stores the events of each user without a long pause as one row, in Parquet."""
+"""Sessionize: stores the events of each user without a long pause as one row, in a lake."""
 
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from pipeline.errors import PipelineError, UsageError
 from pipeline.runtime import options
@@ -15,15 +16,21 @@ from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.runtime.stall import stalled_partitions
 from pipeline.runtime.streams import StreamPlan
+from pipeline.schema import DAY, SESSIONS, by_day
+from pipeline.sinks.backfill import NOT_IN_PARQUET, Backfill
 from pipeline.sinks.batch_writer import SinkPlan, Stored, run_to_sink, store_counted
+from pipeline.sinks.days import days_of
+from pipeline.sinks.lake import LakeFormat, LakeSink, lake_sink
 from pipeline.sinks.ledger import CheckpointBatch, Ledger
 from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sources.extent import ranges_of, selection_of
 from pipeline.sources.origin import Origin, origin_of
-from pipeline.sources.records import Selection, Source, read_records
+from pipeline.sources.records import LakeSource, Selection, Source, absolute, is_table_name, read_records
 from pipeline.transforms.clean_topic import sessions
 
 JOB = "sessionize"
+SESSION_MAX = timedelta(days=1)
+"""Where days are replaced, a longer session begins anew after it."""
 
 
 class Owner(StrEnum):
@@ -77,6 +84,11 @@ def sessionize(
             "source that has ended",
         ),
     ] = False,
+    lake_format: Annotated[
+        LakeFormat, typer.Option("--format", help="format of the sessions")
+    ] = LakeFormat.PARQUET,
+    since: options.FirstDayOption = None,
+    until: options.EndDayOption = None,
     checkpoint: options.CheckpointOption = None,
     recover: options.RecoverOption = False,
     once: options.OnceOption = False,
@@ -95,29 +107,53 @@ def sessionize(
     """
     if close and checkpoint is not None:
         raise UsageError("--close keeps no state, so it takes no --checkpoint")
+    days = days_of(since, until)
+    if days is not None and lake_format is LakeFormat.PARQUET:
+        raise UsageError(NOT_IN_PARQUET)
+    lake = LakeSource(lake_format.value, absolute(out))
+    if is_table_name(lake.path) and (lake_format is not LakeFormat.ICEBERG or checkpoint is None):
+        raise UsageError(f"{out} is a table's name: it needs --format iceberg and a --checkpoint")
     log_progress = progress_logger(JOB)
     log_progress(f"asking {source}")
     origin = origin_of(source)
     log_progress("starting Spark")
-    spark = start_session(JOB, source, remote=remote, conf=conf)
+    spark = start_session(JOB, source, lake, remote=remote, conf=conf)
     log_progress(f"reading {source}")
+    sink: LakeSink = ParquetFolder(lake.path)
+    if lake_format is not LakeFormat.PARQUET:
+        sink = lake_sink(lake, by_day(SESSIONS), DAY)
     compute = partial(
-        sessions,
+        _sessions,
+        has_day=lake_format is not LakeFormat.PARQUET,
         gap=gap,
         lateness=lateness,
         by_visitor=by is Owner.VISITOR,
         by_event_time=clock is Clock.EVENT,
     )
     if close:
-        closed = _closed(spark, source, origin, SinkPlan(ParquetFolder(out), compute, keeps_state=True))
-        print(f"{closed:,} sessions closed; they are in parquet://{out}")
+        closed = _closed(spark, source, origin, SinkPlan(sink, compute, keeps_state=True))
+        print(f"{closed:,} sessions closed; they are in {lake}")
         return
-    checkpoint = checkpoint or default_checkpoint(out, JOB, origin.id)
+    checkpoint = checkpoint or default_checkpoint(lake.path, JOB, origin.id)
     plan = StreamPlan(JOB, source, checkpoint, once, interval, metrics_port, metrics_file)
-    output = SinkPlan(ParquetFolder(out), compute, keeps_state=True, recovers=recover)
+    output = SinkPlan(sink, compute, keeps_state=True, recovers=recover)
+    if days is not None and not isinstance(sink, ParquetFolder):
+        # The sessions of a day depend on what came before, and go on behind it.
+        around = SESSION_MAX + gap + 2 * lateness
+        Backfill(spark, plan, origin, output, sink, batch_offsets, around).replace(days)
+        print(f"the days {days} of {lake} are replaced")
+        return
     stored = run_to_sink(spark, plan, origin, output, offsets_per_batch=batch_offsets)
     told = _told(stored, gap + lateness)
-    print(f"{stored.read:,} events read; {told}; the sessions are in parquet://{out}")
+    print(f"{stored.read:,} events read; {told}; the sessions are in {lake}")
+
+
+def _sessions(records: DataFrame, *, has_day: bool, **rules: Any) -> DataFrame:
+    """Return sessions, with the day of their begin as `dt` on demand."""
+    found = sessions(records, **rules)
+    # Not of `began` alone: Spark would apply a condition on it to events, before they are joined to sessions.
+    day = F.date_format(F.least("began", "ended"), "yyyy-MM-dd")
+    return found.withColumn("dt", day) if has_day else found
 
 
 def _told(stored: Stored, pause: timedelta) -> str:

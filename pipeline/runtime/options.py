@@ -99,6 +99,19 @@ UntilOption = Annotated[
     datetime | None,
     typer.Option("--until", parser=parsed(moment), metavar="TIME", help="records before this log time"),
 ]
+FirstDayOption = Annotated[
+    datetime | None,
+    typer.Option(
+        "--since",
+        parser=parsed(moment),
+        metavar="DAY",
+        help="replace the days of log time from this one on, in UTC, by what the source has of them",
+    ),
+]
+EndDayOption = Annotated[
+    datetime | None,
+    typer.Option("--until", parser=parsed(moment), metavar="DAY", help="replace the days before this one"),
+]
 FromOffsetsOption = Annotated[
     dict | None,  # type: ignore[type-arg]  # typer takes no parameters of a type
     typer.Option(

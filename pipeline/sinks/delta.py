@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.errors import PipelineError
 from pipeline.runtime.folder import require_empty
+from pipeline.sinks.days import Days
 from pipeline.sinks.ledger import Ledger
 
 APPLICATION = "gateway-ledger"
@@ -53,6 +54,12 @@ class DeltaTable:
         # The last commit is this one, unless maintenance came between.
         if ledger not in self._ledgers(spark, 1) and self.ledger(spark) != ledger:
             raise PipelineError(f"another job writes into {self.path}: stop one of them")
+
+    def replace(self, rows: DataFrame, ledger: Ledger, days: Days) -> None:
+        """Put rows in the place of those days, in one commit that repeats the ledger."""
+        writer = rows.write.format("delta").mode("overwrite").partitionBy(*self.folders)
+        writer = writer.option("replaceWhere", days.sql).option("mergeSchema", "true")
+        writer.option("userMetadata", ledger.to_json()).save(self.path)
 
     def compact(self, spark: SparkSession, *, before: str, keep: timedelta) -> None:
         """

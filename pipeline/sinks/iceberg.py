@@ -12,16 +12,21 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.readwriter import DataFrameWriterV2
+from pyspark.sql.types import StructType, VariantType
 
 from pipeline.errors import PipelineError
 from pipeline.runtime.folder import require_empty
 from pipeline.runtime.session import IcebergTable
+from pipeline.sinks.days import Days
 from pipeline.sinks.ledger import Ledger
 from pipeline.sources.records import is_table_name
 
 PROPERTY, WRITER = "gateway-ledger", "gateway-writer"
-COMPACTION = "compact"
+COMPACTION, WIDENING, BACKFILL = "compact", "widen", "backfill"
+MAINTENANCE = frozenset({COMPACTION, WIDENING, BACKFILL})
+"""Runs that repeat a ledger, since they add no offsets."""
+
 SNAPSHOTS_KEPT = 10
 """At least, whatever their age; the ledger is in one of them."""
 
@@ -45,7 +50,7 @@ class IcebergLake:
         columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in self.schema)
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {self.table.sql_name} ({columns}) "
-            f"USING iceberg PARTITIONED BY ({', '.join(self.folders)})"
+            f"USING iceberg PARTITIONED BY ({', '.join(self.folders)}){self._version}"
         )
         existing = set(spark.table(self.table.sql_name).columns)  # an older table may lack some
         for column in self.schema:
@@ -57,6 +62,12 @@ class IcebergLake:
             raise PipelineError(f"the table {self.table} has no ledger of this job: name another output")
         return ledger
 
+    @property
+    def _version(self) -> str:
+        """The format's version, where it must not be the default: version 2 has no variants."""
+        has_variants = any(isinstance(field.dataType, VariantType) for field in self.schema)
+        return " TBLPROPERTIES ('format-version' = '3')" if has_variants else ""
+
     def published_ledger(self, spark: SparkSession) -> Ledger | None:
         """Return the ledger of what readers see, without a change; None if no job has written there."""
         ledgers = self._snapshot_ledgers(spark)
@@ -65,11 +76,15 @@ class IcebergLake:
     def store(self, rows: DataFrame, ledger: Ledger) -> None:
         self._append(rows, ledger, by=self._run)
         rivals = {s.by for s in self._snapshot_ledgers(rows.sparkSession) if s.ledger.commit >= ledger.commit}
-        if rivals - {COMPACTION} != {self._run}:
+        if rivals - MAINTENANCE != {self._run}:
             raise PipelineError(
                 f"another job writes into {self.table}: stop one of them, and go back to commit "
                 f"{ledger.commit - 1} of its ledger (system.rollback_to_snapshot)"
             )
+
+    def replace(self, rows: DataFrame, ledger: Ledger, days: Days) -> None:
+        """Put rows in the place of those days, in one snapshot that repeats the ledger."""
+        signed(rows.writeTo(self.table.sql_name), ledger, by=BACKFILL).overwrite(days.where)
 
     def compact(self, spark: SparkSession, *, before: str, keep: timedelta) -> None:
         """Merge the small files of the days before one, as DeltaTable.compact does; delete orphaned files."""
@@ -91,9 +106,7 @@ class IcebergLake:
         spark.sql(f"{call}.remove_orphan_files({table}, {older_than})")
 
     def _append(self, rows: DataFrame, ledger: Ledger, *, by: str) -> None:
-        writer = rows.writeTo(self.table.sql_name).option(f"snapshot-property.{PROPERTY}", ledger.to_json())
-        # Without fanout, each batch would need a sort by day and hour.
-        writer.option(f"snapshot-property.{WRITER}", by).option("fanout-enabled", "true").append()
+        signed(rows.writeTo(self.table.sql_name), ledger, by=by).append()
 
     def _snapshot_ledgers(self, spark: SparkSession) -> list["_SnapshotLedger"]:
         """Return the ledgers of the last snapshots, highest commit first."""
@@ -106,6 +119,13 @@ class IcebergLake:
         rows = last.select(F.col("summary")[PROPERTY], F.col("summary")[WRITER]).collect()
         ledgers = (_SnapshotLedger(Ledger.from_json(row[0]), row[1]) for row in rows)
         return sorted(ledgers, key=lambda written: written.ledger.commit, reverse=True)
+
+
+def signed(writer: DataFrameWriterV2, ledger: Ledger, *, by: str) -> DataFrameWriterV2:
+    """Return a writer whose snapshot has a ledger, and the run that wrote it."""
+    writer = writer.option(f"snapshot-property.{PROPERTY}", ledger.to_json())
+    # Without fanout, each batch would need a sort by day and hour.
+    return writer.option(f"snapshot-property.{WRITER}", by).option("fanout-enabled", "true")
 
 
 class _SnapshotLedger(NamedTuple):

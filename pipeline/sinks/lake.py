@@ -1,6 +1,9 @@
-"""The sinks of an archive, partitioned by day and hour of the log time."""
+"""The sinks of a lake; an archive is partitioned by day and hour of the log time."""
+
+from enum import StrEnum
 
 from pyspark.sql import SparkSession
+from pyspark.sql import types as T
 
 from pipeline.errors import PipelineError
 from pipeline.runtime.session import IcebergTable
@@ -15,14 +18,27 @@ from pipeline.sources.records import LakeSource
 FOLDERS = ("dt", "hr")
 
 
-def lake_sink(out: LakeSource) -> DeltaTable | IcebergLake | ParquetFolder:
-    """Return the sink of rows in schema.ARCHIVE."""
+class LakeFormat(StrEnum):
+    """The formats of an output."""
+
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+    PARQUET = "parquet"
+
+
+LakeSink = DeltaTable | IcebergLake | ParquetFolder
+
+
+def lake_sink(
+    out: LakeSource, columns: T.StructType = ARCHIVE, folders: tuple[str, ...] = FOLDERS
+) -> LakeSink:
+    """Return the sink of rows with these columns; those of an archive by default."""
     match out.format:
         case "delta":
-            return DeltaTable(out.path, FOLDERS)
+            return DeltaTable(out.path, folders)
         case "iceberg":
-            return IcebergLake(IcebergTable(out.path), ARCHIVE, FOLDERS)
-    return ParquetFolder(out.path, FOLDERS)
+            return IcebergLake(IcebergTable(out.path), columns, folders)
+    return ParquetFolder(out.path, folders)
 
 
 def published_ledger(spark: SparkSession, lake: LakeSource) -> Ledger | None:

@@ -36,6 +36,13 @@ KAFKA_OPTIONS = {
     "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
     "kafka.max.partition.fetch.bytes": str(16 * 1024 * 1024),
 }
+SKIPPED_CHANGES = {
+    # An archive only grows, but for days that a backfill replaces and persons that are erased: these commits
+    # hold nothing new, and each would end the stream.
+    "skipChangeCommits": "true",  # of Delta
+    "streaming-skip-overwrite-snapshots": "true",  # of Iceberg
+    "streaming-skip-delete-snapshots": "true",
+}
 TABLE_PREFIX = "table:"
 EARLIEST, LATEST = -2, -1  # as the connector writes them in offset maps
 
@@ -211,7 +218,7 @@ def stream_records(
             files = spark.readStream.schema(ARCHIVE).option("maxFilesPerTrigger", 16)
             records = files.parquet(source.path).transform(from_archive)
         case LakeSource():
-            reader = spark.readStream.format(source.format)
+            reader = spark.readStream.format(source.format).options(**SKIPPED_CHANGES)
             stored = (
                 reader.table(quoted_table(source.path))
                 if is_table_name(source.path)

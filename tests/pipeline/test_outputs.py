@@ -113,7 +113,7 @@ def test_page_has_every_job_that_writes_tables() -> None:
 
 
 def test_backfills_do_what_their_page_says(
-    lake: Path, job: JobRunner, spark: SparkSession, tmp_path: Path
+    data: Path, lake: Path, job: JobRunner, spark: SparkSession, tmp_path: Path
 ) -> None:
     page = (DOCS / "backfill.md").read_text().replace("\\\n", " ")
     commands = [shlex.split(line)[3:] for line in page.splitlines() if line.startswith("python -m pipeline ")]
@@ -122,7 +122,12 @@ def test_backfills_do_what_their_page_says(
     keys.write_text("- {key: my-write-key, source: web, scopes: [ingest, replay]}\n")
 
     with Gateway(tmp_path / "gateway", {"GATEWAY_WRITE_KEYS_FILE": str(keys)}) as gateway:
-        named = {"lake/": f"{tmp_path}/", "http://127.0.0.1:8080": gateway.url, "8": "2"}
+        named = {
+            "log://data": f"log://{data}/data",
+            "lake/": f"{tmp_path}/",
+            "http://127.0.0.1:8080": gateway.url,
+            "8": "2",
+        }
         for command in commands:
             words = [named.get(word, word.replace("lake/", named["lake/"])) for word in command]
             done = job(*words)
@@ -130,6 +135,7 @@ def test_backfills_do_what_their_page_says(
         accepted = gateway.stats()["totals"]["accepted"]
 
     assert [command[0] for command in commands] == [
+        "archive",
         "minute_counts",
         "sessionize",
         "sessionize",
@@ -139,6 +145,7 @@ def test_backfills_do_what_their_page_says(
         "clean",
     ]
     assert accepted == EVENTS
+    assert read(spark, tmp_path / "events").count() == EVENTS
     assert read(spark, tmp_path / "sessions-anew").count() == read(spark, lake / "sessions").count() > 0
     closed = read(spark, tmp_path / "sessions-closed")
     assert closed.count() > read(spark, lake / "sessions").count()

@@ -143,6 +143,34 @@ async def test_source_that_has_ended_gives_its_last_sessions_too(
     assert "name that --checkpoint, or another output" in stream.stderr
 
 
+async def test_days_of_sessions_are_replaced_over_midnight_on_both_sides(
+    job: JobRunner, spark: SparkSession, tmp_path: Path
+) -> None:
+    maker, out = RecordMaker(1), tmp_path / "sessions"
+    minutes = (0, 1430, 1450, 1500, 1510, 2000, 2870, 2890, 3200, 9000, 9001)
+    append_to_log(tmp_path / "log", {0: [at(maker, minute) for minute in minutes]})
+    command = ["sessionize", "--source", f"log://{tmp_path}/log", "--out", out, "--format", "delta"]
+    days = ["--since", "2026-01-02", "--until", "2026-01-03"]
+
+    def stored() -> list[tuple[Any, ...]]:
+        columns = ("began", "ended", "events", "dt")
+        rows = spark.read.format("delta").load(str(out)).select(*columns).orderBy("began").collect()
+        return [tuple(row) for row in rows]
+
+    first, before = job(*command, "--once"), stored()
+    spark.sql(f"UPDATE delta.`{out}` SET events = 0 WHERE dt = '2026-01-02'")
+    spark.sql(f"DELETE FROM delta.`{out}` WHERE ended > '2026-01-02T12:00' AND dt = '2026-01-02'")
+    replaced, after = job(*command, *days), stored()
+    too_early = job(*command, "--since", "2026-01-06", "--until", "2026-01-07")
+
+    assert (first.exit_code, replaced.exit_code) == (0, 0), (first, replaced)
+    assert [row[2] for row in before] == [1, 2, 2, 1, 2, 1]
+    assert [row[3] for row in before] == [f"2026-01-0{day}" for day in (1, 1, 2, 2, 2, 3)]
+    assert after == before
+    assert too_early.exit_code == 2
+    assert "the stream may not have stored all of 2026-01-06 to 2026-01-06" in too_early.stderr
+
+
 def at(maker: RecordMaker, minute: int) -> NewRecord:
     """Return a record of the one user, at a minute of the day."""
     record = maker.record(maker.event(f"at-{minute}"))

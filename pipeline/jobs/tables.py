@@ -1,0 +1,94 @@
+"""Tables: stores each event once as a row of the table of its type, and of the table of its name."""
+
+from typing import Annotated
+
+import typer
+from pyspark.sql import DataFrame
+
+from pipeline.errors import UsageError
+from pipeline.runtime import options
+from pipeline.runtime.checkpoint import default_checkpoint
+from pipeline.runtime.progress import progress_logger
+from pipeline.runtime.session import start_session
+from pipeline.runtime.streams import StreamPlan
+from pipeline.sinks.backfill import NOT_IN_PARQUET, Backfill
+from pipeline.sinks.batch_writer import SinkPlan, run_to_sink
+from pipeline.sinks.days import days_of
+from pipeline.sinks.lake import LakeFormat
+from pipeline.sinks.table_store import TableStore
+from pipeline.sinks.tables import TableLimits, TablesSink
+from pipeline.sources.origin import origin_of
+from pipeline.sources.records import LakeSource, absolute, is_table_name
+from pipeline.transforms.table_layout import COLUMNS_MAX, TABLES_MAX
+
+JOB = "tables"
+
+
+def tables(
+    source: options.SourceOption,
+    out: Annotated[
+        str, typer.Option("--out", metavar="PATH", help="folder of the tables, or table:CATALOG.SCHEMA")
+    ],
+    lake_format: Annotated[
+        LakeFormat, typer.Option("--format", help="format of the tables; Parquet has no users and accounts")
+    ] = LakeFormat.DELTA,
+    tables_max: Annotated[
+        int, typer.Option("--tables-max", min=0, help="largest number of tables of event names")
+    ] = TABLES_MAX,
+    columns_max: Annotated[
+        int,
+        typer.Option(
+            "--columns-max", min=0, help="largest number of columns of properties and context in each"
+        ),
+    ] = COLUMNS_MAX,
+    variant: Annotated[
+        bool, typer.Option("--variant", help="store all properties or traits as a VARIANT column, too")
+    ] = False,
+    since: options.FirstDayOption = None,
+    until: options.EndDayOption = None,
+    checkpoint: options.CheckpointOption = None,
+    recover: options.RecoverOption = False,
+    accept_loss: options.AcceptLossOption = False,
+    once: options.OnceOption = False,
+    interval: options.IntervalOption = options.INTERVAL,
+    batch_offsets: options.BatchOption = options.BATCH_OFFSETS,
+    metrics_port: options.MetricsPortOption = None,
+    metrics_file: options.MetricsFileOption = None,
+    remote: options.RemoteOption = None,
+    conf: options.ConfOption = None,
+) -> None:
+    """
+    Store each event once with typed columns: in tracks, pages, screens, identifies, groups or aliases, and a
+    track event also in the table of its name; users and accounts have the latest traits.
+
+    May be killed and started again at any time: the ledgers of the tables determine where each continues.
+    """
+    lake = LakeSource(lake_format.value, absolute(out))
+    if is_table_name(lake.path) and (lake_format is not LakeFormat.ICEBERG or checkpoint is None):
+        raise UsageError(f"{out} is a catalog's schema: it needs --format iceberg and a --checkpoint")
+    if variant and lake_format is LakeFormat.PARQUET:
+        raise UsageError("--variant needs --format delta or iceberg")
+    days = days_of(since, until)
+    if days is not None and lake_format is LakeFormat.PARQUET:
+        raise UsageError(NOT_IN_PARQUET)
+    log_progress = progress_logger(JOB)
+    log_progress(f"asking {source}")
+    origin = origin_of(source)
+    log_progress("starting Spark")
+    store = TableStore(lake)
+    spark = start_session(JOB, source, LakeSource(lake.format, store.path(JOB)), remote=remote, conf=conf)
+    log_progress(f"reading {source}")
+    sink = TablesSink(store, TableLimits(tables_max, columns_max), has_variants=variant)
+    checkpoint = checkpoint or default_checkpoint(lake.path, f"{JOB}-{lake.format}", origin.id)
+    plan = StreamPlan(JOB, source, checkpoint, once, interval, metrics_port, metrics_file)
+    output = SinkPlan(sink, _unchanged, recovers=recover, accepts_loss=accept_loss)
+    if days is not None:
+        Backfill(spark, plan, origin, output, sink, batch_offsets).replace(days)
+        print(f"the days {days} of the tables of {lake} are replaced")
+        return
+    stored = run_to_sink(spark, plan, origin, output, offsets_per_batch=batch_offsets)
+    print(f"{stored.read:,} events are in the tables of {lake}")
+
+
+def _unchanged(records: DataFrame) -> DataFrame:
+    return records

@@ -1,0 +1,56 @@
+"""Whole days of log time, which a backfill replaces."""
+
+from datetime import UTC, date, datetime, time, timedelta
+from typing import NamedTuple
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from pipeline.errors import UsageError
+from pipeline.sources.records import Selection
+
+
+class Days(NamedTuple):
+    """Whole days of log time, in UTC."""
+
+    first: date
+    end: date
+    """The day after the last one."""
+
+    def __str__(self) -> str:
+        return f"{self.first} to {self.end - timedelta(days=1)}"
+
+    def times_around(self, more: timedelta) -> Selection:
+        """The log times of these days, and of so much before and after them."""
+        return Selection(_midnight(self.first) - more, _midnight(self.end) + more)
+
+    @property
+    def where(self) -> Column:
+        """Whether a row is of these days, by its column `dt`."""
+        return (F.col("dt") >= f"{self.first}") & (F.col("dt") < f"{self.end}")
+
+    @property
+    def sql(self) -> str:
+        """The same in SQL."""
+        return f"dt >= '{self.first}' AND dt < '{self.end}'"
+
+
+def days_of(since: datetime | None, until: datetime | None) -> Days | None:
+    """
+    Return the days that `--since` and `--until` name; None if there is neither.
+
+    Raises:
+        UsageError: one is missing, or they are no whole days.
+    """
+    if since is None and until is None:
+        return None
+    if since is None or until is None:
+        raise UsageError("days are replaced between --since and --until: name both")
+    first, end = since.astimezone(UTC), until.astimezone(UTC)
+    if any(moment.time() != time() for moment in (first, end)) or first >= end:
+        raise UsageError("--since and --until name whole days in UTC: --since 2026-01-30 --until 2026-01-31")
+    return Days(first.date(), end.date())
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)

@@ -1,0 +1,184 @@
+"""
+The tables of one output, in one format: which there are, their columns, rows added, columns widened, merges.
+
+    OUT/tracks, OUT/order_completed, ...       folders of Delta, Iceberg or Parquet
+    table:CATALOG.SCHEMA.tracks, ...           Iceberg tables of the user's catalog
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pipeline.runtime.folder import Folder
+from pipeline.runtime.session import IcebergTable
+from pipeline.schema import DAY, LATEST_COLUMNS
+from pipeline.sinks.iceberg import WIDENING, signed
+from pipeline.sinks.lake import LakeSink, lake_sink
+from pipeline.sinks.ledger import Ledger
+from pipeline.sinks.parquet import ParquetFolder
+from pipeline.sources.records import LakeSource, is_table_name, quoted_table
+from pipeline.transforms.table_latest import POSITIONS
+from pipeline.transforms.table_rows import RESCUED
+from pipeline.transforms.table_types import EXACT_MAX
+
+KEYS = ("source", "id")
+
+
+@dataclass(frozen=True)
+class TableStore:
+    """The tables of an output. It holds no session."""
+
+    lake: LakeSource
+    _parquet: dict[str, ParquetFolder] = field(default_factory=dict)
+
+    def path(self, table: str) -> str:
+        """Return the path or name of a table."""
+        separator = "." if is_table_name(self.lake.path) else "/"
+        return f"{self.lake.path.rstrip('/')}{separator}{table}"
+
+    def sql_name(self, table: str) -> str:
+        """Return the name of a table in SQL."""
+        if self.lake.format == "iceberg":
+            return IcebergTable(self.path(table)).sql_name
+        return f"{self.lake.format}.`{self.path(table)}`"
+
+    def sink(self, table: str, columns: T.StructType) -> LakeSink:
+        """Return the sink of rows with these columns."""
+        if table not in self._parquet:
+            sink = lake_sink(LakeSource(self.lake.format, self.path(table)), columns, DAY)
+            if not isinstance(sink, ParquetFolder):
+                return sink
+            self._parquet[table] = sink  # its staging is a run's own
+        return self._parquet[table]
+
+    def names(self, spark: SparkSession) -> frozenset[str]:
+        """Return the tables that there are."""
+        if is_table_name(self.lake.path):
+            schema = quoted_table(self.lake.path)
+            if not spark.catalog.databaseExists(schema):
+                return frozenset()
+            rows = spark.sql(f"SHOW TABLES IN {schema}").select("tableName").collect()
+            return frozenset(row[0] for row in rows)
+        marks = {"delta": "_delta_log", "iceberg": "metadata", "parquet": "_gateway"}
+        folder, mark = Folder(spark, self.lake.path), marks[self.lake.format]
+        return frozenset(name for name in folder.names() if mark in folder.names(name))
+
+    def columns(self, spark: SparkSession, table: str) -> T.StructType:
+        """Return the columns of a table that exists."""
+        if self.lake.format == "iceberg":
+            spark.sql(f"REFRESH TABLE {self.sql_name(table)}")
+            return spark.table(self.sql_name(table)).schema
+        reader = spark.read.option("mergeSchema", "true").format(self.lake.format)
+        return reader.load(self.path(table)).schema
+
+    def ledger(self, spark: SparkSession, table: str) -> Ledger | None:
+        """Return the ledger of a table that exists; None if nothing was committed to it."""
+        is_iceberg = self.lake.format == "iceberg"
+        columns = self.columns(spark, table) if is_iceberg else T.StructType([])
+        return self.sink(table, columns).ledger(spark)
+
+    @property
+    def can_change(self) -> bool:
+        """Whether rows can be replaced, and columns get another type: not in a folder of Parquet files."""
+        return self.lake.format != "parquet"
+
+    def exact(self, spark: SparkSession, table: str, columns: Sequence[str]) -> list[str]:
+        """Return those of some bigint columns whose numbers a double holds exactly."""
+        if not columns:
+            return []
+        farthest = [F.max(F.greatest(F.col(name), -F.col(name))).alias(name) for name in columns]
+        # Without an overflow: the lowest bigint has no negative.
+        known = spark.table(self.sql_name(table)).select(
+            *(F.greatest(F.col(n), F.lit(-(2**63) + 1)).alias(n) for n in columns)
+        )
+        row = known.agg(*farthest).collect()[0]
+        return [name for name in columns if row[name] is None or row[name] <= EXACT_MAX]
+
+    def widen(self, spark: SparkSession, table: str, columns: Sequence[str], ledger: Ledger | None) -> None:
+        """Make bigint columns double, by a rewrite in one commit that repeats the table's ledger."""
+        stored = spark.table(self.sql_name(table))
+        rewritten = stored.withColumns({name: F.col(name).cast("double") for name in columns})
+        if self.lake.format == "delta":
+            folders = () if table_is_merged(stored.columns) else DAY
+            writer = rewritten.write.format("delta").mode("overwrite").partitionBy(*folders)
+            if ledger is not None:
+                writer = writer.option("userMetadata", ledger.to_json())
+            writer.option("overwriteSchema", "true").save(self.path(table))
+            return
+        replacing = rewritten.writeTo(self.sql_name(table)).using("iceberg")
+        if not table_is_merged(stored.columns):
+            replacing = replacing.partitionedBy(F.col("dt"))
+        (replacing if ledger is None else signed(replacing, ledger, by=WIDENING)).replace()
+
+    def read(self, spark: SparkSession, table: str) -> DataFrame:
+        """Return the rows of a table."""
+        return spark.table(self.sql_name(table))
+
+    def overwrite(self, rows: DataFrame, table: str) -> None:
+        """Replace all rows of a table of latest traits, in one commit."""
+        self._prepare(rows.sparkSession, table, rows.schema)
+        if self.lake.format == "delta":
+            rows.write.format("delta").mode("overwrite").save(self.path(table))
+        else:
+            rows.writeTo(self.sql_name(table)).overwrite(F.lit(True))
+
+    def merge(self, rows: DataFrame, table: str) -> None:
+        """
+        Replace in a table of latest traits what these rows have that is newer.
+
+        Doing it again changes nothing, so it needs no ledger.
+        """
+        spark, name = rows.sparkSession, self.sql_name(table)
+        self._prepare(spark, table, rows.schema)
+        view = f"gateway_{table}"
+        rows.createOrReplaceTempView(view)
+        traits = [column for column in rows.columns if column not in LATEST_COLUMNS]
+        spark.sql(merge_statement(name, view, traits))
+        spark.catalog.dropTempView(view)
+
+    def _prepare(self, spark: SparkSession, table: str, columns: T.StructType) -> None:
+        """Create a table of latest traits, or add the columns that it lacks."""
+        name = self.sql_name(table)
+        ddl = ", ".join(f"`{column.name}` {column.dataType.simpleString()}" for column in columns)
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({ddl}) USING {self.lake.format}")
+        existing = set(self.columns(spark, table).names)
+        added = [column for column in columns if column.name not in existing]
+        if added:
+            ddl = ", ".join(f"`{column.name}` {column.dataType.simpleString()}" for column in added)
+            spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({ddl})")
+
+
+def table_is_merged(columns: Sequence[str]) -> bool:
+    """Whether a table of these columns is one of latest traits."""
+    return POSITIONS in columns
+
+
+def merge_statement(table: str, rows: str, traits: Sequence[str]) -> str:
+    """Return the statement that merges rows of latest traits into a table: of each trait the newer one."""
+
+    def newer(key: str) -> str:
+        theirs, ours = f"try_element_at(s.{POSITIONS}, {key})", f"try_element_at(t.{POSITIONS}, {key})"
+        return f"({theirs} IS NOT NULL AND ({ours} IS NULL OR {theirs} > {ours}))"
+
+    updates = ["t.received_at = greatest(t.received_at, s.received_at)"]
+    updates += [f"t.`{c}` = CASE WHEN {newer(_literal(c))} THEN s.`{c}` ELSE t.`{c}` END" for c in traits]
+    updates += [
+        f"t.{RESCUED} = map_concat(map_filter(t.{RESCUED}, (k, v) -> NOT {newer('k')}), "
+        f"map_filter(s.{RESCUED}, (k, v) -> {newer('k')}))",
+        f"t.{POSITIONS} = map_zip_with(t.{POSITIONS}, s.{POSITIONS}, (k, a, b) -> greatest(a, b))",
+    ]
+    columns = [*LATEST_COLUMNS, *traits]
+    keys = " AND ".join(f"t.`{key}` = s.`{key}`" for key in KEYS)
+    names, values = (", ".join(f"{of}`{c}`" for c in columns) for of in ("", "s."))
+    return (
+        f"MERGE INTO {table} t USING {rows} s ON {keys} "
+        f"WHEN MATCHED THEN UPDATE SET {', '.join(updates)} "
+        f"WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({values})"
+    )
+
+
+def _literal(text: str) -> str:
+    return f"'{text}'"  # of a-z, 0-9 and _ only
