@@ -50,7 +50,6 @@ from dedupe.storage.kafka.topics import (
 from dedupe.storage.log import Crashpoint, LogStore, no_crashpoint
 from dedupe.storage.notes import PIN, PIN_FORMAT, Pin
 from dedupe.storage.pinning import adopt_fingerprint_rule, begin_log, check_pins
-from dedupe.storage.rocksdb.bloom import AddKeys, is_adding_proved
 from dedupe.storage.rocksdb.snapshots import IndexSnapshots
 from dedupe.storage.rocksdb.store import RocksStore
 from dedupe.storage.routing_records import mac_key_of, routing_topic_of
@@ -92,13 +91,13 @@ def membership_of(opened: OpenLog, settings: Settings, clock: Clock) -> Membersh
 def create_indexes(
     settings: Settings, layout: Layout, clock: Clock, crashpoint: Crashpoint = no_crashpoint
 ) -> RocksStore:
-    """Return the store of all lanes' indexes; none is open yet. Raises ConfigurationError: the bucket."""
+    """Return the store of all lanes' indexes; none is open yet. Raises ConfigurationError."""
     indexes = RocksStore(
         index_path(settings.log.data_dir),
         lanes=layout.partitions + settings.log.quarantine_partitions,
         memory_bytes=settings.index.memory,
         keys_max=index_bounds(settings, layout, clock.now_ms())[0],
-        native=_native_filter(settings),
+        native=getattr(native_module(settings.gateway.native), "add_keys", None),
     )
     if settings.snapshots.url is not None:
         indexes.snapshots = IndexSnapshots(
@@ -384,21 +383,8 @@ def _native_batches(settings: Settings) -> tuple[NativeEncode, NativeDecode] | t
         return None, None
     encode, decode = module.encode_records, native_decoder(module)
     if not (is_encoding_proved(encode) and is_decoding_proved(decode)):
-        raise ConfigurationError(
-            "the native module writes or reads record batches differently: set GATEWAY_NATIVE=off"
-        )
+        raise ConfigurationError("the native module's record batches differ: set GATEWAY_NATIVE=off")
     return for_events_it_knows(encode), decode
-
-
-def _native_filter(settings: Settings) -> AddKeys | None:
-    """Return how the native module fills the filter of an index. Raises ConfigurationError."""
-    module = native_module(settings.gateway.native)
-    if module is None:
-        return None
-    add_keys: AddKeys = module.add_keys
-    if not is_adding_proved(add_keys):
-        raise ConfigurationError("the native module fills filters differently: set GATEWAY_NATIVE=off")
-    return add_keys
 
 
 def _kafka_config(settings: LogSettings, **more: Any) -> KafkaConfig:

@@ -91,7 +91,7 @@ def main() -> None:
         keys = Path(folder) / "keys.yaml"
         keys.write_text(KEYS)
         env = {"GATEWAY_WRITE_KEYS_FILE": str(keys), "GATEWAY_LOGGING_LEVEL": "warning"}
-        constants = {"app.main:QUOTA_PENALTY_S": args.penalty}
+        constants = {"app.round:DELAY_S": args.penalty}
         with Gateway(Path(folder) / "gateway", env, constants=constants) as gateway:
             measure(gateway, 2, None)
             medians: dict[bool, list[float]] = {False: [], True: []}

@@ -22,6 +22,7 @@ import pytest
 
 from dedupe.decide.recovery import RecordCheck
 from dedupe.decide.sessions import LIVE
+from dedupe.model.errors import IndexCorruptError
 from dedupe.model.types import Entry, EventKey, Session
 from dedupe.partition.index_recovery import IndexRecovery
 from dedupe.storage.index import DedupeIndex
@@ -216,6 +217,15 @@ async def test_index_whose_write_ahead_log_lost_a_part_never_serves_with_a_hole(
     last = len(files) - 1
     assert {f"{last // 2} emptied", f"{last // 2} deleted"} <= rebuilt
     assert not {name for name in rebuilt if name.startswith(f"{last} cut")}  # replaying is enough
+
+
+def test_hole_is_found_before_the_index_is_opened(tmp_path: Path) -> None:
+    folder = path_in(killed(UNSYNCED, tmp_path))
+    wal.check_wal(folder)
+    _, middle, *_ = [file for file in logs_in(tmp_path) if file.stat().st_size]
+    middle.unlink()
+    with pytest.raises(IndexCorruptError, match="has a hole"):
+        wal.check_wal(folder)
 
 
 async def test_file_of_another_index_with_the_same_numbers_is_found(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import structlog
 
 from dedupe.model.errors import ConfigurationError, IndexCorruptError, IndexUnavailableError
 from dedupe.storage.index import IndexIdentity, Opening
-from dedupe.storage.rocksdb.bloom import AddKeys
+from dedupe.storage.rocksdb.bloom import AddKeys, is_adding_proved
 from dedupe.storage.rocksdb.database import MIB, Database, destroy, tuning_for
 from dedupe.storage.rocksdb.index import RocksIndex
 from dedupe.storage.rocksdb.marks import check_not_disproved
@@ -40,7 +40,7 @@ class RocksStore:
             native: of the native module, if there is one, see KeyFilter.
 
         Raises:
-            ConfigurationError: too little memory.
+            ConfigurationError: too little memory, or the native module fills filters differently.
         """
         self._root = root
         self._native = native
@@ -50,6 +50,8 @@ class RocksStore:
                 f"index memory of {memory_bytes} bytes is too little for {lanes} lanes: "
                 f"each needs at least {LANE_BYTES_MIN}"
             )
+        if native is not None and not is_adding_proved(native):
+            raise ConfigurationError("the native module fills filters differently: set GATEWAY_NATIVE=off")
         self.snapshots: SnapshotStore | None = None
         self._tuning = tuning_for(lane_bytes, keys_max)
         self.open_files_max = lanes * self._tuning.open_files_max
