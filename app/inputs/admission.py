@@ -1,14 +1,16 @@
 """
 Admits the events of input records: identified and submitted as those of a request are, again until decided.
 
-InputPartition.run -> **InputAdmission.admit** -> Identifier.identify, Router.submit -> Lane.submit
+InputPartition.run -> **InputAdmission.identify** -> Identifier.identify
+InFlight.begin -> **InputAdmission.decide** -> Router.submit -> Lane.submit
 """
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
-from typing import Self
+from itertools import chain
+from typing import NamedTuple, Self
 
 import structlog
 
@@ -20,7 +22,7 @@ from app.ingest.payload import Expected, Payload
 from app.ingest.routes.events import Ingest
 from app.inputs.cloudevents import is_empty, payload_of
 from app.inputs.input_file import CLOUDEVENTS, FieldId, InputSpec
-from app.inputs.memory import InputMemory
+from app.inputs.memory import Held, InputMemory
 from app.inputs.origin import Origins
 from app.inputs.senders import Senders
 from app.inputs.source_quotas import SourceQuotas
@@ -30,7 +32,7 @@ from dedupe.decide.rejection import RejectionCode
 from dedupe.model.clock import Deadline
 from dedupe.model.errors import RetriableError
 from dedupe.model.record import FLAG_ID_ASSIGNED
-from dedupe.model.types import LogRecord, with_headers
+from dedupe.model.types import EventKey, LogRecord, Offset, with_headers
 from dedupe.submission import Outcomes
 
 CHUNK_RECORDS_MAX, CHUNK_BYTES_MAX = 1_000, 512 * 1024
@@ -72,6 +74,32 @@ class Counts:
         return cls(*map(sum, zip(*rows, strict=True))) if rows else cls()
 
 
+class Batch(NamedTuple):
+    """Records of one partition, identified."""
+
+    partition: int
+    between: tuple[Offset, Offset]
+    """The first and the last offset."""
+    records: int
+    """How many there are, and how many of them have no value."""
+    empty: int
+    received_ms: int
+    identified: Identified
+    held: Held
+    """Its room in memory, to be released when it is decided or given up."""
+
+    @property
+    def keys(self) -> frozenset[EventKey]:
+        """The ids of its events, those in quarantine included."""
+        events = chain(self.identified.events, self.identified.quarantined)
+        return frozenset([event.key for event in events])
+
+    @property
+    def events(self) -> int:
+        """How many it has."""
+        return len(self.identified.events) + len(self.identified.rejections)
+
+
 class InputAdmission:
     """Admits the records of one input's topic."""
 
@@ -95,25 +123,44 @@ class InputAdmission:
             and spec.id.field == MESSAGE_ID
         )
 
-    async def admit(self, partition: int, records: Sequence[LogRecord], counts: Counts) -> None:
-        """Return once each event of the records has a verdict in the log, added to `counts`."""
-        for chunk in chunks_of(records):
-            async with self.memory.admitting(sum(len(record.value) for record in chunk)):
-                received_ms, identified = self._ingest.clock.now_ms(), Identified()
-                for source, part in self._senders.parts_of(chunk).items():
-                    arrival = Arrival(
-                        self._spec.source if source is None else source,
-                        received_ms,
-                        dialect=DIALECTS[self._is_cloudevents],
-                    )
-                    _add(identified, await self._identified(partition, part, arrival, is_listed=bool(source)))
-                outcomes = await self._submit(identified, received_ms, partition, chunk[0].offset)
-            self._count(counts, chunk, identified, outcomes)
-            self.quotas.charge(identified, outcomes.admissions)
-            if identified.events:
-                self._ingest.use.note_input(identified.events, outcomes.admissions)
-            if self._ingest.observed is not None:
-                self._ingest.observed.note(identified.events, outcomes, identified.quarantined)
+    async def identify(self, partition: int, records: Sequence[LogRecord]) -> Batch:
+        """Return what records hold, once there is room for it in memory: the batch holds that from now on."""
+        held = await self.memory.hold(sum(len(record.value) for record in records))
+        try:
+            received_ms, identified = self._ingest.clock.now_ms(), Identified()
+            for source, part in self._senders.parts_of(records).items():
+                arrival = Arrival(
+                    self._spec.source if source is None else source,
+                    received_ms,
+                    dialect=DIALECTS[self._is_cloudevents],
+                )
+                _add(identified, await self._identified(partition, part, arrival, is_listed=bool(source)))
+        except BaseException:
+            held.release()
+            raise
+        self.quotas.charge(identified)
+        events = [*identified.events, *identified.quarantined]
+        held.shrink(len(events), sum([len(event.value) for event in events]))
+        return Batch(
+            partition,
+            (records[0].offset, records[-1].offset),
+            len(records),
+            sum(map(is_empty if self._is_cloudevents else _has_no_value, records)),
+            received_ms,
+            identified,
+            held,
+        )
+
+    async def decide(self, batch: Batch, counts: Counts) -> None:
+        """Return once each event of a batch has a verdict in the log, added to `counts`."""
+        identified = batch.identified
+        outcomes = await self._submit(batch)
+        self._count(counts, batch, outcomes)
+        self.quotas.charge_verdicts(identified.events, outcomes.admissions)
+        if identified.events:
+            self._ingest.use.note_input(identified.events, outcomes.admissions)
+        if self._ingest.observed is not None:
+            self._ingest.observed.note(identified.events, outcomes, identified.quarantined)
 
     async def _identified(
         self, partition: int, records: Sequence[LogRecord], arrival: Arrival, *, is_listed: bool
@@ -178,25 +225,23 @@ class InputAdmission:
         return identified
 
     def _head(self, part: Identified, partition: int, records: Sequence[LogRecord]) -> None:
-        """Give each event the headers of its record."""
-        by_offset = {record.offset: record for record in records}
-        headers = {at: self._origins.headers_of(partition, record) for at, record in by_offset.items()}
-        if not any(headers.values()):
+        """Give each event the headers of its record; `records` are by item."""
+        headers = self._origins.headers_of_each(partition, records)
+        if not any(headers):
             return
         part.events = [
-            with_headers(event, headers[records[index].offset])
+            with_headers(event, headers[index])
             for event, index in zip(part.events, part.indexes(), strict=True)
         ]
         part.quarantined = [
-            with_headers(event, headers[records[min(rejection.item_index, len(records) - 1)].offset])
+            with_headers(event, headers[min(rejection.item_index, len(records) - 1)])
             for rejection in part.rejections
             for event in rejection.events
         ]
 
-    async def _submit(
-        self, identified: Identified, received_ms: int, partition: int, first_offset: int
-    ) -> Outcomes:
+    async def _submit(self, batch: Batch) -> Outcomes:
         """Submit until everything is decided; the same keys, so that an unknown outcome is resolved by it."""
+        identified = batch.identified
         if not identified.events and not identified.quarantined:
             return Outcomes([], [])
         is_told = False
@@ -206,7 +251,7 @@ class InputAdmission:
                 return await self._ingest.router.submit(
                     identified.events,
                     identified.quarantined,
-                    received_ms=received_ms,
+                    received_ms=batch.received_ms,
                     deadline=deadline,
                     has_several_sources=len(self._senders.all) > 1,
                 )
@@ -216,31 +261,28 @@ class InputAdmission:
                     logger.warning(
                         "records of an input wait for a lane",
                         input=self._spec.name,
-                        partition=partition,
-                        offset=first_offset,
+                        partition=batch.partition,
+                        offset=batch.between[0],
                         error=str(err),
                     )
                 await asyncio.sleep(RETRY_S)
 
-    def _count(
-        self, counts: Counts, chunk: Sequence[LogRecord], identified: Identified, outcomes: Outcomes
-    ) -> None:
-        admissions = outcomes.admissions
-        counts.records += len(chunk)
-        is_nothing = is_empty if self._is_cloudevents else _has_no_value
-        counts.empty += sum(map(is_nothing, chunk))
+    def _count(self, counts: Counts, batch: Batch, outcomes: Outcomes) -> None:
+        admissions, rejections = outcomes.admissions, batch.identified.rejections
+        counts.records += batch.records
+        counts.empty += batch.empty
         counts.accepted += admissions.count(Admission.NEW)
-        counts.duplicates += sum(each in COPIES for each in admissions)
+        counts.duplicates += sum(map(admissions.count, COPIES))
         counts.conflicts += admissions.count(Admission.CONFLICT)
-        counts.rejected += len(identified.rejections)
-        if identified.rejections:
+        counts.rejected += len(rejections)
+        if rejections:
             logger.warning(
                 "records of an input are in quarantine",
                 input=self._spec.name,
                 topic=self._spec.topic,
-                between=(chunk[0].offset, chunk[-1].offset),
-                count=len(identified.rejections),
-                first_reason=str(identified.rejections[0].code),
+                between=batch.between,
+                count=len(rejections),
+                first_reason=str(rejections[0].code),
             )
 
 

@@ -1,24 +1,25 @@
 """
-Reads one partition of an input: records are admitted in their order, and offsets committed behind verdicts.
+Reads one partition of an input: several batches are decided at once, and offsets committed behind verdicts.
 
-Input.run -> **InputPartition.run** -> InputAdmission.admit
+Input.run -> **InputPartition.run** -> InputAdmission.identify, InFlight.begin -> InputAdmission.decide
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 import structlog
 
 from app.auth.quotas import Bucket
-from app.inputs.admission import CHUNK_RECORDS_MAX, Counts, InputAdmission
+from app.inputs.admission import CHUNK_RECORDS_MAX, Counts, InputAdmission, chunks_of
 from app.inputs.control import InputControl
+from app.inputs.in_flight import InFlight
 from app.inputs.input_file import InputSpec
 from app.inputs.notes import InputNotes
 from dedupe.model.clock import Clock
 from dedupe.model.errors import ConfigurationError, RetriableError
-from dedupe.model.types import Offset
+from dedupe.model.types import LogRecord, Offset
 from dedupe.storage.input_log import CommittedOffset, InputLog, InputReader
 
 COMMIT_S = 1.0
@@ -98,8 +99,7 @@ class InputPartition:
         self._admission = admission
         self.counts = counts
         self._clock = clock
-        self.position: Offset | None = None
-        """Behind the last record whose events all have a verdict; None until it is known where to begin."""
+        self._in_flight = InFlight()
         self.committed: Offset | None = None
         self.end: Offset | None = None
         """The end of committed records, as last seen; None until it is known."""
@@ -141,18 +141,25 @@ class InputPartition:
     async def _read_on(self) -> None:
         """Read from the position on, after a proof that it is one of this topic, until the next seek."""
         await self._check_topic()
-        self.position = await self._checked(self.position)
-        reader = self._log.reader(self._spec.topic, self._place.partition, self.position)
+        self._in_flight.position = start = await self._checked(self.position)
+        reader = self._log.reader(self._spec.topic, self._place.partition, start)
         try:
             with self._admission.memory.reading():
                 await self._read_by(reader)
+        except RetriableError:
+            await self._in_flight.drain()  # what is read already is not read anew
+            raise
         finally:
+            await self._in_flight.end()
             reader.close()
 
     async def _read_by(self, reader: InputReader) -> None:
         while True:
+            self._in_flight.settle()
+            self._check_conflicts()
             if self._is_sought:
-                self.position = self.committed = None
+                await self._in_flight.drain()
+                self._in_flight.position = self.committed = None
                 return
             if pause_s := self._pause_s():
                 await asyncio.sleep(pause_s)
@@ -171,8 +178,25 @@ class InputPartition:
         return pause_s
 
     async def _read_next(self, reader: InputReader) -> None:
-        """Read on, until what was read has verdicts. Raises RetriableError: read anew from the position."""
-        position = self.position or 0
+        """Read on, and have what was read decided. Raises RetriableError: read anew from the position."""
+        await self._in_flight.make_room()
+        for chunk in chunks_of(await self._polled(reader)):
+            await self._in_flight.make_room()
+            batch = await self._admission.identify(self._place.partition, chunk)
+            if self._pace is not None:
+                self._pace.take(batch.events)
+            try:
+                await self._in_flight.when_apart(keys := batch.keys)
+            except BaseException:
+                batch.held.release()
+                raise
+            deciding = self._admission.decide(batch, self.counts)
+            batch.held.release_after(self._in_flight.begin(chunk[-1].offset + 1, keys, deciding))
+        self._in_flight.pass_markers(reader.position)
+
+    async def _polled(self, reader: InputReader) -> Sequence[LogRecord]:
+        """Return the next records, which the client has proved to be that. Raises RetriableError."""
+        position = reader.position
         try:
             reader.fetch_bytes = self._admission.memory.fetch_bytes
             async with asyncio.timeout(POLL_S_MAX):
@@ -184,12 +208,7 @@ class InputPartition:
                 self.counts.misdelivered += 1
                 raise RetriableError(f"offset {record.offset} was delivered again, behind {position}")
             position = record.offset + 1
-        before = self.counts.events
-        await self._admission.admit(self._place.partition, records, self.counts)
-        self.position = reader.position
-        if self._pace is not None:
-            self._pace.take(self.counts.events - before)
-        self._check_conflicts()
+        return records
 
     @property
     def _is_sought(self) -> bool:
@@ -273,6 +292,11 @@ class InputPartition:
                 f"{counts.conflicts} of {events} events of partition {self.number} of {self._spec.topic} "
                 "are conflicts: their ids do not name events; see the rule of ids"
             )
+
+    @property
+    def position(self) -> Offset | None:
+        """Behind the last record before which all events have verdicts; None until a start is known."""
+        return self._in_flight.position
 
     @property
     def number(self) -> int:

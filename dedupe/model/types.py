@@ -71,6 +71,11 @@ class Event(NamedTuple):
         return []
 
     @property
+    def header_bytes(self) -> int:
+        """What they add to its record."""
+        return 0
+
+    @property
     def size_bytes(self) -> int:
         """See `size_of`."""
         return (
@@ -78,24 +83,25 @@ class Event(NamedTuple):
             + 4 * len(self.message_id)
             + len(self.source)
             + RECORD_OVERHEAD_BYTES
-            + (0 if type(self) is Event else _bytes_of(self.headers))
+            + (0 if type(self) is Event else self.header_bytes)
         )
+
+
+_NO_HEADERS: Headers = []
 
 
 class HeadedEvent(Event):
     """An event with headers for its record: few have any, and a field of `Event` would cost all."""
 
-    _headers: Headers
-
-    @property
-    def headers(self) -> Headers:
-        return self._headers
+    # Plain attributes, which hide the properties of Event: they are read several times for each event.
+    headers: Headers = _NO_HEADERS
+    header_bytes: int = 0
 
 
 def with_headers(event: Event, headers: Headers) -> Event:
     """Return an event with headers for its record, of names that no format has; `_replace` drops them."""
-    headed = HeadedEvent._make(event)
-    headed._headers = headers
+    headed = tuple.__new__(HeadedEvent, event)
+    headed.headers, headed.header_bytes = headers, _bytes_of(headers)
     return headed
 
 
@@ -105,17 +111,21 @@ def have_headers(events: Iterable[Event]) -> bool:
 
 
 def _bytes_of(headers: Headers) -> int:
-    return sum(len(name.encode()) + len(value) + HEADER_OVERHEAD_BYTES for name, value in headers)
+    size_bytes = HEADER_OVERHEAD_BYTES * len(headers)
+    for name, value in headers:  # not a generator, which is slower
+        size_bytes += len(name.encode()) + len(value)
+    return size_bytes
 
 
 _source_of, _message_id_of, _value_of = map(attrgetter, ("source", "message_id", "value"))
+_header_bytes_of = attrgetter("header_bytes")
 
 
 def size_of(events: Sequence[Event]) -> int:
     """Return an upper bound of the size of events in a record batch, and in a lane's queue."""
     value_bytes, source_bytes = sum(map(len, map(_value_of, events))), sum(map(len, map(_source_of, events)))
     id_chars = sum(map(len, map(_message_id_of, events)))
-    header_bytes = sum(_bytes_of(event.headers) for event in events) if have_headers(events) else 0
+    header_bytes = sum(map(_header_bytes_of, events)) if have_headers(events) else 0
     return value_bytes + 4 * id_chars + source_bytes + header_bytes + RECORD_OVERHEAD_BYTES * len(events)
 
 

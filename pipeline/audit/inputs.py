@@ -99,7 +99,7 @@ def with_input(
     reading = _reading_of(comparison)
     count = sum(end - start for start, end in reading.ranges.values())
     log_progress(f"comparing {count:,} offsets of {of.topic}")
-    topic = identify_topic(of.topic.brokers, of.topic.topic)
+    topic = identify_topic(of.topic.brokers, of.topic.topic, login=of.topic.login)
     topic_id = f"{topic.cluster_id}:{topic.topic_id.replace('-', '')}"
     events = read_input_events(spark, of, topic_id, reading.ranges)
     expired = any(each.start_offset for each in (positions_of(clean) or {}).values())
@@ -125,7 +125,7 @@ def with_input(
 def _reading_of(comparison: Comparison) -> _Reading:
     clean, of = comparison.clean, comparison.input
     group = f"gateway-{clean.topic}-input-{of.name}"
-    committed = committed_offsets(of.topic.brokers, of.topic.topic, group)
+    committed = committed_offsets(of.topic.brokers, of.topic.topic, group, login=of.topic.login)
     ranges: OffsetRanges = {}
     left: OffsetRanges = {}
     unknown: list[int] = []

@@ -20,8 +20,15 @@ from pyspark.sql import SparkSession
 
 from pipeline.errors import UsageError
 from pipeline.sources.embedded_log import GatewayLogSource
-from pipeline.sources.kafka import KafkaSettings
-from pipeline.sources.records import TABLE_PREFIX, LakeSource, Source, is_table_name, quoted_table
+from pipeline.sources.kafka import KafkaLogin, KafkaSettings, java_properties
+from pipeline.sources.records import (
+    TABLE_PREFIX,
+    KafkaSource,
+    LakeSource,
+    Source,
+    is_table_name,
+    quoted_table,
+)
 
 DEBUG_VARIABLE = "PIPELINE_DEBUG"
 JARS_VARIABLE = "PIPELINE_JARS_DIR"
@@ -102,6 +109,7 @@ def create_session(
     remote: str | None = None,
     conf: Mapping[str, str] | None = None,
     formats: frozenset[str] = frozenset(),
+    logins: Sequence[KafkaLogin] = (),
 ) -> SparkSession:
     """
     Return the session a job runs in.
@@ -111,6 +119,7 @@ def create_session(
         remote: address of a Spark Connect server; None for a Spark of this process.
         conf: Spark settings of the user, which win.
         formats: of the job's sources and outputs beside Parquet: kafka, delta, iceberg.
+        logins: to clusters of Kafka, beside the environment's.
     """
     settings = dict(COMMON)
     for name in sorted(formats & TABLE_FORMATS.keys()):
@@ -127,7 +136,8 @@ def create_session(
         builder = builder.master("local[*]")
     for name, value in (settings | user_conf).items():
         builder = builder.config(name, value)
-    properties = KafkaSettings.read().java_properties() if "kafka" in formats and remote is None else {}
+    is_reader = "kafka" in formats and remote is None
+    properties = java_properties([KafkaSettings.read(), *logins]) if is_reader else {}
     if properties and is_submitted():
         SparkContext._ensure_initialized()
         given = user_conf.get(EXECUTOR_OPTIONS) or SparkConf().get(EXECUTOR_OPTIONS)
@@ -197,11 +207,13 @@ def start_session(
     """Return the session of a job that reads or writes these places, with Spark settings of the user."""
     settings: dict[str, str] = {}
     formats: frozenset[str] = frozenset()
+    logins = [each.login for each in places if isinstance(each, KafkaSource) and each.login is not None]
     for place in places:
         if isinstance(place, LakeSource) and place.format == "iceberg":
             settings |= IcebergTable(place.path).conf
         formats |= frozenset() if place is None else place.formats
-    return create_session(job, remote=remote, conf=settings | dict(conf or ()), formats=formats)
+    conf_of_all = settings | dict(conf or ())
+    return create_session(job, remote=remote, conf=conf_of_all, formats=formats, logins=logins)
 
 
 def is_submitted() -> bool:

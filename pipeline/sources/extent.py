@@ -19,7 +19,7 @@ def positions_of(source: Source) -> dict[int, PartitionPositions] | None:
     """Return the current offsets of each partition of a log; None for an archive."""
     match source:
         case KafkaSource():
-            return kafka.topic_positions(source.brokers, source.topic)
+            return kafka.topic_positions(source.brokers, source.topic, login=source.login)
         case LogSource():
             parts = embedded_log.read_partitions(source.data_dir, source.topic)
             return {

@@ -8,6 +8,7 @@ Which events the records of an input's topic hold, by the rules of docs/inputs.m
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -75,7 +76,8 @@ def read_input_events(spark: SparkSession, of: Input, topic_id: str, ranges: Off
     }
     records = spark.read.format("kafka").options(**options).load()
     columns = [F.col(name) for name in InputRecord._fields]
-    return records.select(*columns).mapInArrow(_finder(of, topic_id), from_arrow_schema(EVENT))
+    rules = replace(of, topic=replace(of.topic, login=None))  # executors get no password that they do not use
+    return records.select(*columns).mapInArrow(_finder(rules, topic_id), from_arrow_schema(EVENT))
 
 
 def _finder(of: Input, topic_id: str) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from pipeline.errors import UsageError
+from pipeline.sources.kafka import KafkaLogin
 from pipeline.sources.records import KafkaSource, Source
 
 CLOUDEVENTS = "cloudevents"
@@ -38,7 +40,7 @@ def read_input(path: Path, name: str, clean: Source) -> Input:
         clean: the topic that its events are stored in, whose brokers are meant where the input names none.
 
     Raises:
-        UsageError: there is none, or it is in a cluster that needs another login than the environment's.
+        UsageError: there is none, or the login of its cluster is incomplete.
     """
     try:
         document = yaml.safe_load(path.read_text("utf-8"))
@@ -47,18 +49,30 @@ def read_input(path: Path, name: str, clean: Source) -> Input:
         raise UsageError(f"{path} is no file of inputs: {err!r}") from err
     except StopIteration:
         raise UsageError(f"{path} has no input {name!r}") from None
-    cluster = fields.get("cluster")
-    if cluster is None and not isinstance(clean, KafkaSource):
-        raise UsageError(f"input {name} has no cluster, and {clean} is on none")
-    if cluster is not None and cluster.keys() != {"bootstrap_servers"}:
-        raise UsageError(f"input {name} is in a cluster with a login of its own, which no job has")
-    brokers = cluster["bootstrap_servers"] if cluster else clean.brokers  # type: ignore[attr-defined]
     return Input(
         name,
-        KafkaSource(brokers, fields["topic"]),
+        _topic_of(name, fields["topic"], clean, fields.get("cluster")),
         fields["source"],
         fields.get("source_header"),
         frozenset(fields.get("sources", ())),
         fields.get("id"),
         fields.get("format", "event"),
     )
+
+
+def _topic_of(name: str, topic: str, clean: Source, cluster: Mapping[str, Any] | None) -> KafkaSource:
+    """Return the topic of an input, with its login if that is in a cluster of its own."""
+    if cluster is None:
+        if not isinstance(clean, KafkaSource):
+            raise UsageError(f"input {name} has no cluster, and {clean} is on none")
+        return KafkaSource(clean.brokers, topic, clean.login)
+    try:
+        login = KafkaLogin.model_validate(
+            {key: cluster[key] for key in cluster if key != "bootstrap_servers"}
+        )
+    except ValidationError as err:
+        first = err.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise UsageError(f"input {name}: cluster: {first['loc'][0]}: {first['msg']}") from None
+    for sentence in login.login_settings.contradictions():
+        raise UsageError(f"input {name}: {sentence}")
+    return KafkaSource(cluster["bootstrap_servers"], topic, login)

@@ -9,18 +9,18 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
-from pydantic import SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dedupe.login.errors import LoginError
@@ -60,12 +60,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class KafkaSettings(BaseSettings):
-    """How to connect to Kafka: the gateway's variables, which docs/settings.md describes."""
+class KafkaLogin(BaseModel):
+    """How to connect to a cluster; names as of the gateway's GATEWAY_KAFKA_*."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="GATEWAY_KAFKA_", env_ignore_empty=True, frozen=True, extra="ignore"
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    prefix: ClassVar[str] = ""
+    """Of the names of its settings in sentences."""
 
     security_protocol: SecurityProtocol = "PLAINTEXT"
     sasl_mechanism: Mechanism = "PLAIN"
@@ -81,31 +81,10 @@ class KafkaSettings(BaseSettings):
     ssl_key_file: Path | None = None
     ssl_key_password_file: Path | None = None
 
-    @classmethod
-    def read(cls) -> Self:
-        """Return the settings of the environment. Raises UsageError."""
-        for old, new in REPLACED.items():
-            if os.environ.get(old):
-                raise UsageError(f"{old} is no setting any more: set {new} instead")
-        try:
-            settings = cls()
-        except ValidationError as err:
-            details = (f"GATEWAY_KAFKA_{e['loc'][0]}".upper() + f": {e['msg']}" for e in err.errors())
-            raise UsageError("; ".join(details)) from None
-        if broken := list(settings.login_settings.contradictions()):
-            raise UsageError("; ".join(broken))
-        return settings
-
     @property
     def login_settings(self) -> LoginSettings:
         """How to log in."""
-        return LoginSettings.of(self)
-
-    def java_properties(self) -> dict[str, str]:
-        """Return the system properties without which newer Java clients ask no token endpoint."""
-        if not (self.login_settings.uses_sasl and self.sasl_mechanism == OAUTH):
-            return {}
-        return {f"{_ALLOWED}.{place}": self.oauth_token_url or "" for place in ("urls", "files")}
+        return LoginSettings.of(self, prefix=self.prefix)
 
     def spark_options(self) -> dict[str, str]:
         """Return the options of Spark's connector. Raises UsageError: a file cannot be read."""
@@ -137,6 +116,30 @@ class KafkaSettings(BaseSettings):
         except (LoginError, ConfigurationError) as err:
             raise PipelineError(str(err)) from err
         return options
+
+
+class KafkaSettings(KafkaLogin, BaseSettings):
+    """The login of the gateway's variables, which docs/settings.md describes."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="GATEWAY_KAFKA_", env_ignore_empty=True, frozen=True, extra="ignore"
+    )
+    prefix = "GATEWAY_KAFKA_"
+
+    @classmethod
+    def read(cls) -> Self:
+        """Return the settings of the environment. Raises UsageError."""
+        for old, new in REPLACED.items():
+            if os.environ.get(old):
+                raise UsageError(f"{old} is no setting any more: set {new} instead")
+        try:
+            settings = cls()
+        except ValidationError as err:
+            details = (f"GATEWAY_KAFKA_{e['loc'][0]}".upper() + f": {e['msg']}" for e in err.errors())
+            raise UsageError("; ".join(details)) from None
+        if broken := list(settings.login_settings.contradictions()):
+            raise UsageError("; ".join(broken))
+        return settings
 
 
 def _sasl_options(login: LoginSettings) -> dict[str, str]:
@@ -210,6 +213,16 @@ def _password(login: LoginSettings) -> str:
     return read_secret(login.sasl_password_file, login.variable("sasl_password_file"))
 
 
+def java_properties(logins: Iterable[KafkaLogin]) -> dict[str, str]:
+    """Return the system properties without which newer Java clients ask no token endpoint of these."""
+    urls = dict.fromkeys(
+        login.oauth_token_url or ""
+        for login in logins
+        if login.login_settings.uses_sasl and login.sasl_mechanism == OAUTH
+    )
+    return {f"{_ALLOWED}.{place}": ",".join(urls) for place in ("urls", "files")} if urls else {}
+
+
 class PartitionPositions(NamedTuple):
     """The offsets between which a partition can be read now."""
 
@@ -238,7 +251,8 @@ def _blocking(
 
     @wraps(call)
     def run(brokers: str, topic: str, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        errors, login = _ErrorLog(logging.ERROR), KafkaSettings.read()
+        errors, given = _ErrorLog(logging.ERROR), kwargs.get("login")
+        login = given if isinstance(given, KafkaLogin) else KafkaSettings.read()
         client_log = logging.getLogger("aiokafka")
         client_log.addHandler(errors)
         try:
@@ -257,29 +271,31 @@ def _blocking(
 
 
 @_blocking
-async def identify_topic(brokers: str, topic: str) -> TopicId:
+async def identify_topic(brokers: str, topic: str, *, login: KafkaLogin | None = None) -> TopicId:
     """
-    Return the ids of a topic and of its cluster.
+    Return the ids of a topic and of its cluster; `login` is the environment's if it is None, here and below.
 
     Raises:
         PipelineError: Kafka does not answer, is older than 2.8, or has no such topic.
     """
-    return await _describe(brokers, topic)
+    return await _describe(brokers, topic, login)
 
 
 @_blocking
-async def topic_positions(brokers: str, topic: str) -> dict[int, PartitionPositions]:
+async def topic_positions(
+    brokers: str, topic: str, *, login: KafkaLogin | None = None
+) -> dict[int, PartitionPositions]:
     """
     Return the current offsets of each partition of a topic.
 
     Raises:
         PipelineError: Kafka does not answer, or has no such topic.
     """
-    partitions = await _partitions(brokers, topic)
-    async with _consumer(brokers, isolation_level="read_committed") as committed:
+    partitions = await _partitions(brokers, topic, login)
+    async with _consumer(brokers, login, isolation_level="read_committed") as committed:
         starts = await committed.beginning_offsets(partitions)
         stable = await committed.end_offsets(partitions)
-    async with _consumer(brokers, isolation_level="read_uncommitted") as uncommitted:
+    async with _consumer(brokers, login, isolation_level="read_uncommitted") as uncommitted:
         written = await uncommitted.end_offsets(partitions)
     return {p.partition: PartitionPositions(starts[p], stable[p], written[p]) for p in partitions}
 
@@ -299,15 +315,17 @@ async def offsets_at(brokers: str, topic: str, moment: datetime) -> dict[int, in
 
 
 @_blocking
-async def committed_offsets(brokers: str, topic: str, group: str) -> dict[int, int]:
+async def committed_offsets(
+    brokers: str, topic: str, group: str, *, login: KafkaLogin | None = None
+) -> dict[int, int]:
     """
     Return what a consumer group has committed of a topic; a partition without is left out.
 
     Raises:
         PipelineError: Kafka does not answer, or has no such topic.
     """
-    async with _consumer(brokers, group_id=group, enable_auto_commit=False) as consumer:
-        committed = {tp: await consumer.committed(tp) for tp in await _partitions(brokers, topic)}
+    async with _consumer(brokers, login, group_id=group, enable_auto_commit=False) as consumer:
+        committed = {tp: await consumer.committed(tp) for tp in await _partitions(brokers, topic, login)}
     return {tp.partition: offset for tp, offset in committed.items() if offset is not None}
 
 
@@ -327,7 +345,11 @@ async def records_ends(brokers: str, topic: str, ranges: Mapping[int, tuple[int,
     begins = {TopicPartition(topic, p): max(start, end - TAIL_OFFSETS) for p, (start, end) in ranges.items()}
     stops = {tp: ranges[tp.partition][1] for tp in begins}
     last = {tp.partition: begin for tp, begin in begins.items() if begin == ranges[tp.partition][0]}
-    reading = {"isolation_level": "read_committed", "auto_offset_reset": "none", "enable_auto_commit": False}
+    reading: dict[str, Any] = {
+        "isolation_level": "read_committed",
+        "auto_offset_reset": "none",
+        "enable_auto_commit": False,
+    }
     async with _consumer(brokers, **reading) as consumer:
         consumer.assign(list(begins))
         for tp, begin in begins.items():
@@ -341,13 +363,14 @@ async def records_ends(brokers: str, topic: str, ranges: Mapping[int, tuple[int,
     return last
 
 
-async def _partitions(brokers: str, topic: str) -> list[TopicPartition]:
-    described = await _describe(brokers, topic)
+async def _partitions(brokers: str, topic: str, login: KafkaLogin | None = None) -> list[TopicPartition]:
+    described = await _describe(brokers, topic, login)
     return [TopicPartition(topic, number) for number in range(described.partitions)]
 
 
-async def _describe(brokers: str, topic: str) -> TopicId:
-    client = AIOKafkaClient(bootstrap_servers=brokers, **await KafkaSettings.read().client_options(brokers))
+async def _describe(brokers: str, topic: str, login: KafkaLogin | None) -> TopicId:
+    options = await (login or KafkaSettings.read()).client_options(brokers)
+    client = AIOKafkaClient(bootstrap_servers=brokers, **options)
     try:
         await client.bootstrap()
         described = await describe_topic(client, topic)
@@ -359,8 +382,11 @@ async def _describe(brokers: str, topic: str) -> TopicId:
 
 
 @asynccontextmanager
-async def _consumer(brokers: str, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
-    options |= {"bootstrap_servers": brokers} | await KafkaSettings.read().client_options(brokers)
+async def _consumer(
+    brokers: str, login: KafkaLogin | None = None, **options: Any
+) -> AsyncIterator[AIOKafkaConsumer]:
+    options |= {"bootstrap_servers": brokers}
+    options |= await (login or KafkaSettings.read()).client_options(brokers)
     consumer = AIOKafkaConsumer(**options)
     try:
         await consumer.start()

@@ -10,7 +10,7 @@ Sources and selections of records. Every source yields schema.RECORD.
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TypeAlias
@@ -23,7 +23,7 @@ from dedupe.model.record import HEADER_FENCE_TEST
 from pipeline.errors import UsageError
 from pipeline.schema import ARCHIVE
 from pipeline.sources import embedded_log
-from pipeline.sources.kafka import KafkaSettings, topic_positions
+from pipeline.sources.kafka import KafkaLogin, KafkaSettings, topic_positions
 
 KAFKA_OPTIONS = {
     # Kafka's default shows records of aborted and open transactions.
@@ -64,6 +64,8 @@ class KafkaSource(Source):
 
     brokers: str
     topic: str
+    login: KafkaLogin | None = field(default=None, repr=False)
+    """None: that of the environment."""
 
     @property
     def formats(self) -> frozenset[str]:
@@ -278,7 +280,7 @@ def _log_options(source: LogSource, starting: Offsets | None) -> dict[str, str]:
 def kafka_options(source: KafkaSource, job: str) -> dict[str, str]:
     """Return the options of Spark's connector; `job` is part of the consumer group. Raises UsageError."""
     return {
-        **KafkaSettings.read().spark_options(),
+        **(source.login or KafkaSettings.read()).spark_options(),
         **KAFKA_OPTIONS,
         "kafka.bootstrap.servers": source.brokers,
         "subscribe": source.topic,

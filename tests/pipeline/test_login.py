@@ -1,6 +1,7 @@
 """Claim: jobs log in to Kafka by the gateway's settings, and a login that fails is one sentence."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -9,8 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.runtime.session import with_properties
-from pipeline.sources.kafka import KafkaSettings
+from pipeline.sources.kafka import KafkaLogin, KafkaSettings, java_properties
 from tests.pipeline.conftest import JobRunner
+from tests.pipeline.test_audit_input import NAME, event, plain, read_by_a_gateway
 from tests.support.certificates import write_certificate
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.processes import HOST, free_port
@@ -118,10 +120,47 @@ def test_job_logs_in_by_a_certificate_whose_key_is_encrypted(
     assert (done.exit_code, "CLEAN" in done.stdout) == (0, True), done
 
 
+async def test_audit_logs_in_to_the_cluster_of_an_input_as_its_file_says(
+    guarded: Guarded, job: JobRunner, tmp_path: Path
+) -> None:
+    servers, raw, clean = guarded.broker.bootstrap_servers, "raw", "clean-of-raw"
+    await create_topic(servers, raw, configs={"retention.ms": "-1"})
+    cluster = {
+        "bootstrap_servers": guarded.source_of_mtls.split("/")[2],
+        "security_protocol": "SSL",
+        "ssl_ca_file": str(guarded.folder / "crt.pem"),
+        "ssl_cert_file": str(guarded.folder / "client.pem"),
+        "ssl_key_file": str(guarded.folder / "client-key.pem"),
+        "ssl_key_password_file": str(guarded.folder / "key-password"),
+    }
+    sent = plain(event("a"), event("b"))
+    inputs_file = await read_by_a_gateway(servers, clean, raw, sent, tmp_path, cluster=cluster)
+
+    options = ["audit", "--source", f"kafka://{servers}/{clean}", "--input", NAME, "--inputs-file"]
+    done = job(*options, inputs_file)
+    assert (done.exit_code, "and 2 offsets of input raw" in done.stdout) == (0, True), done
+
+    for field, value, sentence in (
+        ("ssl_key_file", None, "ssl_key_file"),
+        ("sasl_user", "x", "input raw: cluster: sasl_user: Extra inputs are not permitted"),
+    ):
+        wrong = json.loads(inputs_file.read_text())
+        wrong["inputs"][0]["cluster"] |= {field: value, "ssl_cert_file": None}
+        (tmp_path / "wrong.yaml").write_text(json.dumps(wrong))
+        done = job(*options, tmp_path / "wrong.yaml")
+        assert done.exit_code == 2, done
+        assert sentence.lower() in done.stderr.splitlines()[-1].lower()
+
+
 @pytest.mark.usefixtures("token_login")
 def test_java_may_ask_the_endpoint(guarded: Guarded, spark: SparkSession) -> None:
-    properties = KafkaSettings.read().java_properties()
+    properties = java_properties([KafkaSettings.read()])
     assert properties[ALLOWED] == guarded.token_url
+    own = KafkaLogin(
+        security_protocol="SASL_SSL", sasl_mechanism="OAUTHBEARER", oauth_token_url="https://own"
+    )
+    assert java_properties([KafkaSettings.read(), own])[ALLOWED] == f"{guarded.token_url},https://own"
+    assert java_properties([KafkaLogin()]) == {}
     assert with_properties("-Xss2m", {"a.b": "c"}) == "-Xss2m -Da.b=c"
 
 

@@ -17,6 +17,7 @@ from app.http.body import BodyLimits
 from app.ingest.event_limits import EventLimits
 from app.ingest.identify import Identifier
 from app.ingest.routes.events import Ingest
+from app.inputs.in_flight import BATCHES_MAX
 from app.inputs.input_file import InputSpec
 from app.inputs.inputs import Clusters, Input, Inputs
 from app.inputs.memory import InputMemory
@@ -138,6 +139,37 @@ async def test_events_are_stored_once_through_all_faults(seed: int) -> None:
         await world.crash(lost_updates=rng.randrange(3))
     assert stored(world) == Counter(ids)
     assert len(world.committed(QUARANTINE)[0]) == 1
+
+
+@each_seed(one_in=10)
+async def test_first_of_several_copies_is_stored_and_reading_waits_for_no_verdict(seed: int) -> None:
+    rng = Random(seed)
+    world = World(faults=SimFaults(seed, unavailable=0.05, hang=0.02, refuse=0.1, lose_reply=0.1, slow=0.1))
+    cluster = SimInputs(rng, PARTITIONS, failing=0.05)
+    first: dict[str, int] = {}
+    for number in range(2 * EVENTS):
+        partition = rng.randrange(PARTITIONS)
+        message_id = f"m-{partition}-{rng.randrange(EVENTS // 2)}"
+        first.setdefault(message_id, number)
+        value = json.dumps({"messageId": message_id, "type": "track", "n": number}).encode()
+        cluster.append(partition, value, world.clock.now_ms())
+    running, most = Running(world, cluster), 0
+    await running.start()
+    async with asyncio.timeout(600):
+        ends = {number: len(records) for number, records in enumerate(cluster.records)}
+        while {n: each.position for n, each in running.input.partitions.items()} != ends:
+            assert not running.reading.done()
+            for each in running.input.partitions.values():
+                most = max(most, len(each._in_flight._batches))
+            await asyncio.sleep(0.001)
+    assert 1 < most <= BATCHES_MAX
+    kept = {
+        record.key.decode(): json.loads(record.value)["n"]
+        for partition in world.committed()
+        for record in partition
+    }
+    assert kept == first
+    await running.crash()
 
 
 def make_anew(cluster: SimInputs) -> None:

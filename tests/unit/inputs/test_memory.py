@@ -2,7 +2,14 @@
 
 import asyncio
 
-from app.inputs.memory import FETCH_BYTES_MAX, FETCH_BYTES_MIN, PARSED_FACTOR, InputMemory
+from app.inputs.memory import (
+    DECIDED_EVENT_BYTES,
+    DECIDED_FACTOR,
+    FETCH_BYTES_MAX,
+    FETCH_BYTES_MIN,
+    PARSED_FACTOR,
+    InputMemory,
+)
 
 MIB = 1024 * 1024
 
@@ -24,10 +31,11 @@ async def test_what_exceeds_the_memory_waits_in_order() -> None:
     memory, held, done = InputMemory(8 * MIB), list[int](), list[int]()
 
     async def admit(number: int, size_bytes: int) -> None:
-        async with memory.admitting(size_bytes):
-            held.append(memory.held_bytes)
-            await asyncio.sleep(0)
-            done.append(number)
+        room = await memory.hold(size_bytes)
+        held.append(memory.held_bytes)
+        await asyncio.sleep(0)
+        done.append(number)
+        room.release()
 
     half = 4 * MIB // PARSED_FACTOR
     sizes = [half // 2, half // 2, half, 10 * half, 1]
@@ -39,10 +47,24 @@ async def test_what_exceeds_the_memory_waits_in_order() -> None:
 
 async def test_one_that_is_cancelled_holds_nothing() -> None:
     memory = InputMemory(8 * MIB)
-    async with memory.admitting(8 * MIB):
-        waiting = asyncio.ensure_future(memory.admitting(8 * MIB).__aenter__())
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-    async with asyncio.timeout(5), memory.admitting(8 * MIB):
-        assert memory.held_bytes == 4 * MIB
+    room = await memory.hold(8 * MIB)
+    waiting = asyncio.ensure_future(memory.hold(8 * MIB))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    room.release()
+    async with asyncio.timeout(5):
+        await memory.hold(8 * MIB)
+    assert memory.held_bytes == 4 * MIB
+
+
+async def test_parsed_batch_holds_what_its_events_take_and_never_more_than_before() -> None:
+    memory = InputMemory(8 * MIB)
+    room = await memory.hold(1_000)
+    room.shrink(events=1, value_bytes=1_000)
+    assert memory.held_bytes == DECIDED_FACTOR * 1_000 + DECIDED_EVENT_BYTES
+    room.shrink(events=100, value_bytes=1_000)
+    assert memory.held_bytes == DECIDED_FACTOR * 1_000 + DECIDED_EVENT_BYTES
+    room.release()
+    room.release()
+    assert memory.held_bytes == 0

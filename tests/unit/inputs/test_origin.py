@@ -11,7 +11,11 @@ SPEC = {"name": "raw", "topic": "topic", "source": "web", "id": "key"}
 
 def headers(spec: dict[str, object], record: Headers) -> Headers:
     origins = Origins(InputSpec.model_validate_json(json.dumps(SPEC | spec)))
-    return origins.headers_of(3, LogRecord(7, 1234, b"k", b"{}", record))
+    of_one = LogRecord(7, 1234, b"k", b"{}", record)
+    found = origins.headers_of_each(3, [of_one, of_one, LogRecord(8, 1235, b"k", b"{}", [])])
+    assert found[0] == found[1]
+    assert not found[2] or found[2][0] == ("origin", b"raw:topic/3/8")
+    return found[0]
 
 
 def test_place_and_time_are_told_unless_they_are_not_wanted() -> None:
