@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FILES_MAX, CALLS_MAX = 43, 78
+FILES_MAX, CALLS_MAX = 44, 79
 """A reader follows so much in an hour; today's figures stand in docs/ARCHITECTURE.md."""
 LINES_MAX = 400
 """Of a file: otherwise files could be merged to be fewer."""

@@ -4,6 +4,7 @@ wrapping is undone, deeper ones are left alone, and no field named batch makes a
 """
 
 import asyncio
+import json
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -281,6 +282,15 @@ def test_document_in_a_text_is_bounded_and_charged_as_any() -> None:
 )
 def test_looking_for_events_takes_its_turns(body: bytes) -> None:
     turns: list[float] = []
+    numbers = b"[%b]" % b",".join([b"1"] * 400_000)
+
+    def measure() -> float:
+        """Return the CPU of a known piece of work, 18 ms on a machine without other load."""
+        began = time.process_time()
+        json.loads(numbers)
+        return time.process_time() - began
+
+    before_it = measure()
 
     async def turn(_size_bytes: int) -> None:
         turns.append(time.process_time())
@@ -291,7 +301,8 @@ def test_looking_for_events_takes_its_turns(body: bytes) -> None:
             turns.append(time.process_time())
 
     asyncio.run(run())
-    assert max(after - before for before, after in pairwise(turns)) < 0.1
+    longest = max(after - before for before, after in pairwise(turns))
+    assert longest < 7 * max(before_it, measure(), measure())
 
 
 @pytest.mark.regression("A replay of several batches gave events the fields of another batch.")

@@ -21,6 +21,7 @@ CODES = {
     "IndexDisprovedError": "index_disproved",
     "LogCorruptError": "log_corrupt",
     "IdentityMismatchError": "identity_mismatch",
+    "DividedAnewError": "divided_anew",
     "ConfigurationError": "configuration",
 }
 
