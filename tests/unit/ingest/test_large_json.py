@@ -323,8 +323,8 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 }
 
 
-def cpu_of(body: bytes) -> tuple[float, float]:
-    """Return the longest turn of a body, and all of them, in seconds of CPU."""
+def pieces_of(body: bytes) -> list[float]:
+    """Return what each piece of work on a body takes, between two turns, in seconds of CPU."""
     turns: list[float] = []
 
     async def turn(_size_bytes: int) -> None:
@@ -339,7 +339,11 @@ def cpu_of(body: bytes) -> tuple[float, float]:
         gc.enable()
 
     asyncio.run(run())
-    return max(after - before for before, after in pairwise(turns)), turns[-1] - turns[0]
+    return [after - before for before, after in pairwise(turns)]
+
+
+RETRIES = 4
+"""What else the machine does makes a piece of work look long, but not the same one each time."""
 
 
 @cache
@@ -347,14 +351,18 @@ def usual_cpu() -> float:
     """What a body of as many bytes costs that has usual events, on this machine."""
     body = orjson.dumps([event(number, text="x" * 300) for number in range(20_000)])
     assert 7 << 20 < len(body) < 9 << 20
-    return min(cpu_of(body)[1] for _ in range(3))
+    return min(sum(pieces_of(body)) for _ in range(3))
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_no_body_holds_the_loop_or_takes_for_ever(kind: str) -> None:
-    longest, whole = cpu_of(HOSTILE[kind]())
-    assert longest < 0.5 * usual_cpu()
-    assert whole < 40 * usual_cpu()
+    body, bound_s = HOSTILE[kind](), 0.5 * usual_cpu()
+    pieces = pieces_of(body)
+    for _ in range(RETRIES):
+        if max(pieces) >= bound_s:
+            pieces = [*map(min, pieces, pieces_of(body))]
+    assert max(pieces) < bound_s
+    assert sum(pieces) < 40 * usual_cpu()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ wrapping is undone, deeper ones are left alone, and no field named batch makes a
 """
 
 import asyncio
-import json
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -270,6 +269,10 @@ def test_document_in_a_text_is_bounded_and_charged_as_any() -> None:
         assert kinds[2_499:2_501] == [dict, Fragment]
 
 
+RETRIES, PIECE_S_MAX = 4, 0.1
+"""What else the machine does makes a piece of work look long, but not the same one each time."""
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -281,16 +284,16 @@ def test_document_in_a_text_is_bounded_and_charged_as_any() -> None:
     ids=["texts", "broken texts", "lists", "numbers"],
 )
 def test_looking_for_events_takes_its_turns(body: bytes) -> None:
+    pieces = pieces_of(body)
+    for _ in range(RETRIES):
+        if max(pieces) >= PIECE_S_MAX:
+            pieces = [*map(min, pieces, pieces_of(body))]
+    assert max(pieces) < PIECE_S_MAX
+
+
+def pieces_of(body: bytes) -> list[float]:
+    """Return what each piece of work on a body takes, between two turns, in seconds of CPU."""
     turns: list[float] = []
-    numbers = b"[%b]" % b",".join([b"1"] * 400_000)
-
-    def measure() -> float:
-        """Return the CPU of a known piece of work, 18 ms on a machine without other load."""
-        began = time.process_time()
-        json.loads(numbers)
-        return time.process_time() - began
-
-    before_it = measure()
 
     async def turn(_size_bytes: int) -> None:
         turns.append(time.process_time())
@@ -301,8 +304,7 @@ def test_looking_for_events_takes_its_turns(body: bytes) -> None:
             turns.append(time.process_time())
 
     asyncio.run(run())
-    longest = max(after - before for before, after in pairwise(turns))
-    assert longest < 7 * max(before_it, measure(), measure())
+    return [after - before for before, after in pairwise(turns)]
 
 
 @pytest.mark.regression("A replay of several batches gave events the fields of another batch.")
