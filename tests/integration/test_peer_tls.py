@@ -1,9 +1,11 @@
 """Claim: workers whose settings name certificates speak TLS by them; nobody without one is heard."""
 
 import asyncio
+import os
 import shutil
 import socket
 import ssl
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -71,16 +73,22 @@ async def test_changed_certificates_are_those_of_the_next_connection(tmp_path: P
             assert not any(a.link(d).is_up or d.link(each).is_up for each in (a, b))
 
 
+def copy_later(file: Path, folder: Path) -> None:
+    """Copy a file some time after the one of before: the clock of files has steps of milliseconds."""
+    copy = shutil.copy(file, folder)
+    os.utime(copy, (time.time() + 1, time.time() + 1))
+
+
 def test_files_that_are_being_written_leave_the_certificates_as_they_are(tmp_path: Path) -> None:
     files, new = issue(tmp_path / "files"), issue(tmp_path / "new")
     tls = PeerTLS(*(files / name for name in ("cert.pem", "key.pem", "ca.pem")))
     first = tls.contexts()
     with capture_logs() as logs:
-        shutil.copy(new / "cert.pem", files)  # without its key yet
+        copy_later(new / "cert.pem", files)  # without its key yet
         assert tls.contexts() is tls.contexts() is first
         (files / "key.pem").unlink()
         assert tls.contexts() is first
-        shutil.copy(new / "key.pem", files)
+        copy_later(new / "key.pem", files)
         assert tls.contexts() is tls.contexts() is not first
     assert [line["log_level"] for line in logs] == ["error", "error", "info"]
 
