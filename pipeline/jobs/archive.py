@@ -4,19 +4,17 @@ from typing import Annotated
 
 import typer
 
-from pipeline.errors import UsageError
 from pipeline.runtime import options
 from pipeline.runtime.checkpoint import default_checkpoint
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.runtime.streams import StreamPlan
-from pipeline.sinks.backfill import NOT_IN_PARQUET, Backfill
+from pipeline.sinks.backfill import Backfill
 from pipeline.sinks.batch_writer import SinkPlan, run_to_sink
 from pipeline.sinks.days import days_of
-from pipeline.sinks.lake import LakeFormat, lake_sink
+from pipeline.sinks.lake import LakeFormat, lake_sink, output_of
 from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sources.origin import origin_of
-from pipeline.sources.records import LakeSource, absolute, is_table_name
 from pipeline.transforms.clean_topic import archived
 
 
@@ -44,12 +42,8 @@ def archive(
 
     May be killed and started again at any time: the archive's own ledger determines where it continues.
     """
-    lake = LakeSource(lake_format.value, absolute(out))
-    if is_table_name(lake.path) and (lake_format is not LakeFormat.ICEBERG or checkpoint is None):
-        raise UsageError(f"{out} is a table's name: it needs --format iceberg and a --checkpoint")
-    days = days_of(since, until)
-    if days is not None and lake_format is LakeFormat.PARQUET:
-        raise UsageError(NOT_IN_PARQUET)
+    lake = output_of(out, lake_format, checkpoint)
+    days = days_of(since, until, is_parquet=lake_format is LakeFormat.PARQUET)
     log_progress = progress_logger("archive")
     log_progress(f"asking {source}")
     origin = origin_of(source)

@@ -15,7 +15,7 @@ from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.runtime.streams import StreamPlan
 from pipeline.schema import DAY, MINUTE_COUNTS, by_day
-from pipeline.sinks.backfill import NOT_IN_PARQUET, Backfill
+from pipeline.sinks.backfill import Backfill
 from pipeline.sinks.batch_writer import SinkPlan, run_to_sink
 from pipeline.sinks.days import days_of
 from pipeline.sinks.delta import DeltaTable
@@ -63,11 +63,9 @@ def minute_counts(
     In Postgres each batch adds to the table minute_counts, in one transaction with the ledger in
     minute_counts_ledger. In the others each batch adds rows, and readers sum up.
     """
-    days = days_of(since, until)
+    days = days_of(since, until, is_parquet=to.startswith(PARQUET))
     if days is not None and not to.startswith(TABLES):
-        raise UsageError(
-            NOT_IN_PARQUET if to.startswith(PARQUET) else "days are replaced in Delta and Iceberg only"
-        )
+        raise UsageError("days are replaced in Delta and Iceberg only")
     if to.startswith(POSTGRES) and checkpoint is None:
         raise UsageError("counts in Postgres need a --checkpoint")
     if not to.startswith((*POSTGRES, *TABLES, PARQUET)):

@@ -17,15 +17,15 @@ from pipeline.runtime.session import start_session
 from pipeline.runtime.stall import stalled_partitions
 from pipeline.runtime.streams import StreamPlan
 from pipeline.schema import DAY, SESSIONS, by_day
-from pipeline.sinks.backfill import NOT_IN_PARQUET, Backfill
+from pipeline.sinks.backfill import Backfill
 from pipeline.sinks.batch_writer import SinkPlan, Stored, run_to_sink, store_counted
 from pipeline.sinks.days import days_of
-from pipeline.sinks.lake import LakeFormat, LakeSink, lake_sink
+from pipeline.sinks.lake import LakeFormat, LakeSink, lake_sink, output_of
 from pipeline.sinks.ledger import CheckpointBatch, Ledger
 from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sources.extent import ranges_of, selection_of
 from pipeline.sources.origin import Origin, origin_of
-from pipeline.sources.records import LakeSource, Selection, Source, absolute, is_table_name, read_records
+from pipeline.sources.records import Selection, Source, read_records
 from pipeline.transforms.clean_topic import sessions
 
 JOB = "sessionize"
@@ -107,12 +107,8 @@ def sessionize(
     """
     if close and checkpoint is not None:
         raise UsageError("--close keeps no state, so it takes no --checkpoint")
-    days = days_of(since, until)
-    if days is not None and lake_format is LakeFormat.PARQUET:
-        raise UsageError(NOT_IN_PARQUET)
-    lake = LakeSource(lake_format.value, absolute(out))
-    if is_table_name(lake.path) and (lake_format is not LakeFormat.ICEBERG or checkpoint is None):
-        raise UsageError(f"{out} is a table's name: it needs --format iceberg and a --checkpoint")
+    lake = output_of(out, lake_format, checkpoint)
+    days = days_of(since, until, is_parquet=lake_format is LakeFormat.PARQUET)
     log_progress = progress_logger(JOB)
     log_progress(f"asking {source}")
     origin = origin_of(source)

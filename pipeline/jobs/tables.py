@@ -11,14 +11,14 @@ from pipeline.runtime.checkpoint import default_checkpoint
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.runtime.streams import StreamPlan
-from pipeline.sinks.backfill import NOT_IN_PARQUET, Backfill
+from pipeline.sinks.backfill import Backfill
 from pipeline.sinks.batch_writer import SinkPlan, run_to_sink
 from pipeline.sinks.days import days_of
-from pipeline.sinks.lake import LakeFormat
+from pipeline.sinks.lake import LakeFormat, output_of
 from pipeline.sinks.table_store import TableStore
 from pipeline.sinks.tables import TableLimits, TablesSink
 from pipeline.sources.origin import origin_of
-from pipeline.sources.records import LakeSource, absolute, is_table_name
+from pipeline.sources.records import LakeSource
 from pipeline.transforms.table_layout import COLUMNS_MAX, TABLES_MAX
 
 JOB = "tables"
@@ -63,14 +63,10 @@ def tables(
 
     May be killed and started again at any time: the ledgers of the tables determine where each continues.
     """
-    lake = LakeSource(lake_format.value, absolute(out))
-    if is_table_name(lake.path) and (lake_format is not LakeFormat.ICEBERG or checkpoint is None):
-        raise UsageError(f"{out} is a catalog's schema: it needs --format iceberg and a --checkpoint")
+    lake = output_of(out, lake_format, checkpoint, is_named="a catalog's schema")
     if variant and lake_format is LakeFormat.PARQUET:
         raise UsageError("--variant needs --format delta or iceberg")
-    days = days_of(since, until)
-    if days is not None and lake_format is LakeFormat.PARQUET:
-        raise UsageError(NOT_IN_PARQUET)
+    days = days_of(since, until, is_parquet=lake_format is LakeFormat.PARQUET)
     log_progress = progress_logger(JOB)
     log_progress(f"asking {source}")
     origin = origin_of(source)

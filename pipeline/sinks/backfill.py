@@ -22,11 +22,6 @@ from pipeline.sources.extent import OffsetRanges, offsets_at, selection_of
 from pipeline.sources.origin import Origin
 from pipeline.sources.records import LakeSource, Selection, read_records
 
-NOT_IN_PARQUET = (
-    "days cannot be replaced in a folder of Parquet files, where readers would see them missing or twice "
-    "meanwhile: compute them into another --out, or use --format delta or iceberg"
-)
-
 
 class DaySink(Protocol):
     """An output of which days can be replaced."""

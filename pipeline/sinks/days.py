@@ -9,6 +9,11 @@ from pyspark.sql import functions as F
 from pipeline.errors import UsageError
 from pipeline.sources.records import Selection
 
+NOT_IN_PARQUET = (
+    "days cannot be replaced in a folder of Parquet files, where readers would see them missing or twice "
+    "meanwhile: compute them into another --out, or use --format delta or iceberg"
+)
+
 
 class Days(NamedTuple):
     """Whole days of log time, in UTC."""
@@ -35,12 +40,12 @@ class Days(NamedTuple):
         return f"dt >= '{self.first}' AND dt < '{self.end}'"
 
 
-def days_of(since: datetime | None, until: datetime | None) -> Days | None:
+def days_of(since: datetime | None, until: datetime | None, *, is_parquet: bool) -> Days | None:
     """
-    Return the days that `--since` and `--until` name; None if there is neither.
+    Return the days of an output that `--since` and `--until` name; None if there is neither.
 
     Raises:
-        UsageError: one is missing, or they are no whole days.
+        UsageError: one is missing, they are no whole days, or the output is a folder of Parquet files.
     """
     if since is None and until is None:
         return None
@@ -49,6 +54,8 @@ def days_of(since: datetime | None, until: datetime | None) -> Days | None:
     first, end = since.astimezone(UTC), until.astimezone(UTC)
     if any(moment.time() != time() for moment in (first, end)) or first >= end:
         raise UsageError("--since and --until name whole days in UTC: --since 2026-01-30 --until 2026-01-31")
+    if is_parquet:
+        raise UsageError(NOT_IN_PARQUET)
     return Days(first.date(), end.date())
 
 

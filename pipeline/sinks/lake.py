@@ -5,7 +5,7 @@ from enum import StrEnum
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, UsageError
 from pipeline.runtime.session import IcebergTable
 from pipeline.schema import ARCHIVE
 from pipeline.sinks.delta import DeltaTable, ledgers_in
@@ -13,7 +13,7 @@ from pipeline.sinks.iceberg import IcebergLake
 from pipeline.sinks.ledger import Ledger
 from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sources.local import LocalRecords
-from pipeline.sources.records import LakeSource
+from pipeline.sources.records import LakeSource, absolute, is_table_name
 
 FOLDERS = ("dt", "hr")
 
@@ -27,6 +27,21 @@ class LakeFormat(StrEnum):
 
 
 LakeSink = DeltaTable | IcebergLake | ParquetFolder
+
+
+def output_of(
+    out: str, lake_format: LakeFormat, checkpoint: str | None, *, is_named: str = "a table's name"
+) -> LakeSource:
+    """
+    Return the output that `--out` and `--format` name; `is_named` says what a catalog has under a name.
+
+    Raises:
+        UsageError: a name in a catalog is Iceberg's, and has no place for a checkpoint beside it.
+    """
+    lake = LakeSource(lake_format.value, absolute(out))
+    if is_table_name(lake.path) and (lake_format is not LakeFormat.ICEBERG or checkpoint is None):
+        raise UsageError(f"{out} is {is_named}: it needs --format iceberg and a --checkpoint")
+    return lake
 
 
 def lake_sink(

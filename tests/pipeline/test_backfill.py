@@ -132,20 +132,20 @@ def test_only_whole_days_are_replaced(since: str | None, until: str | None) -> N
         for text in (since, until)
     )
     with pytest.raises(UsageError, match="--since"):
-        days_of(first or None, end or None)
+        days_of(first or None, end or None, is_parquet=False)
 
 
 def test_days_are_those_from_the_first_to_before_the_end() -> None:
     first, end = (
         datetime.fromisoformat(text) for text in ("2026-01-01T00:00+00:00", "2026-01-02T01:00+01:00")
     )
-    days = days_of(first, end)
+    days = days_of(first, end, is_parquet=False)
     assert days == Days(date(2026, 1, 1), date(2026, 1, 2))
     assert (str(days), days.sql) == (
         "2026-01-01 to 2026-01-01",
         "dt >= '2026-01-01' AND dt < '2026-01-02'",
     )
-    assert days_of(None, None) is None
+    assert days_of(None, None, is_parquet=False) is None
 
 
 @pytest.mark.parametrize(

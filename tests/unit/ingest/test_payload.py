@@ -4,9 +4,7 @@ wrapping is undone, deeper ones are left alone, and no field named batch makes a
 """
 
 import asyncio
-import time
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -19,6 +17,7 @@ from app.ingest.items import Fragment, Oversize
 from app.ingest.large_json import AT_ONCE_BYTES, MARKS_AT_ONCE, SMALL_BYTES, JSONLimits
 from app.ingest.parse import Parse, parse_batch, parse_event, parse_events
 from app.ingest.payload import Payload
+from tests.support.pieces import Turn, least_pieces_of
 from tests.unit.ingest.test_identify import identifier
 
 PARSES = (parse_batch, parse_events, parse_event)
@@ -269,10 +268,6 @@ def test_document_in_a_text_is_bounded_and_charged_as_any() -> None:
         assert kinds[2_499:2_501] == [dict, Fragment]
 
 
-RETRIES, PIECE_S_MAX = 4, 0.1
-"""What else the machine does makes a piece of work look long, but not the same one each time."""
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -284,27 +279,12 @@ RETRIES, PIECE_S_MAX = 4, 0.1
     ids=["texts", "broken texts", "lists", "numbers"],
 )
 def test_looking_for_events_takes_its_turns(body: bytes) -> None:
-    pieces = pieces_of(body)
-    for _ in range(RETRIES):
-        if max(pieces) >= PIECE_S_MAX:
-            pieces = [*map(min, pieces, pieces_of(body))]
-    assert max(pieces) < PIECE_S_MAX
-
-
-def pieces_of(body: bytes) -> list[float]:
-    """Return what each piece of work on a body takes, between two turns, in seconds of CPU."""
-    turns: list[float] = []
-
-    async def turn(_size_bytes: int) -> None:
-        turns.append(time.process_time())
-
-    async def run() -> None:
+    async def parse_twice(turn: Turn) -> None:
         for parse in (parse_batch, parse_event):
             await parse(body, JSONLimits(500_000, 800 * 1024), turn)
-            turns.append(time.process_time())
+            await turn(0)
 
-    asyncio.run(run())
-    return [after - before for before, after in pairwise(turns)]
+    assert max(least_pieces_of(parse_twice, 0.1)) < 0.1
 
 
 @pytest.mark.regression("A replay of several batches gave events the fields of another batch.")
