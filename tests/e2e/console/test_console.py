@@ -222,6 +222,29 @@ def test_events_are_text_whatever_they_say(gateway: Gateway, open_page: Open) ->
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
+def test_the_tail_begins_once_the_mode_is_known(
+    client: httpx.Client, gateway: Gateway, open_page: Open
+) -> None:
+    """It began twice, and lost the rows between."""
+    held: list[Route] = []
+    asked: list[str] = []
+
+    def prepare(page: Page) -> None:
+        page.route("**/admin/v1/stats", lambda route: held.append(route), times=1)  # noqa: PLW0108
+        page.on("request", lambda request: asked.append(request.url) if "v1/tail" in request.url else None)
+
+    page = open_page(gateway.admin_url, before=prepare)
+    with page.expect_response("**/admin/v1/history"):
+        pass
+    eventually(lambda: held)
+    held[0].continue_()
+    expect(page.locator("#tail-note")).to_contain_text("live")
+    event = new_event()
+    post(client, "/v1/events", [event])
+    expect(row(page, event["messageId"])).to_have_count(1)
+    assert [url.partition("/tail")[2] for url in asked if "apart" not in url] == ["/values"]
+
+
 def test_restoring_partitions_show_how_far_they_are(gateway: Gateway, open_page: Open) -> None:
     stats = states.changed(gateway.stats(), {1: states.restoring(1000, 250), 2: states.restoring(1000, 750)})
 
@@ -545,13 +568,14 @@ def test_a_late_refusal_of_an_earlier_token_asks_for_none(locked: Gateway, open_
             route.continue_()
 
     def prepare(page: Page) -> None:
-        page.route(lambda url: url.partition("?")[0].endswith("/admin/v1/tail"), hold_the_first)
+        page.route("**/admin/v1/history", hold_the_first)
 
     page = open_page(locked.admin_url, before=prepare)
     page.get_by_role("dialog").get_by_label("Token").fill(TOKEN)
     page.get_by_role("dialog").get_by_label("Token").press("Enter")
     expect(state_of(page)).to_have_text("The partition serves.")
-    held[0].fulfill(status=401, json={})
+    with page.expect_response(lambda answer: answer.url.endswith("/admin/v1/history") and answer.ok):
+        held[0].fulfill(status=401, json={})
 
     expect(page.locator("#tail-note")).to_contain_text("live")
     expect(page.get_by_role("dialog")).to_be_hidden()

@@ -43,15 +43,16 @@ export class Tail {
     byId("tail-values").addEventListener("click", () => this.showValues(!this.isShown));
     document.addEventListener("visibilitychange", () => this.resume());
     setInterval(() => this.paint(), PAINT_MS);
-    this.begin();
   }
 
-  /** Show contents at once in development; elsewhere only when asked, which the audit log notes. */
+  /**
+   * Begin, once the mode is known: what is begun twice loses the rows between.
+   * Contents are shown at once in development; elsewhere only when asked, which the audit log notes.
+   */
   in(mode) {
     if (this.isShown !== null) return;
     byId("tail-values").hidden = false;
-    if (mode === "development" && !token.get()) this.showValues(true);
-    else this.isShown = false;
+    this.showValues(mode === "development" && !token.get());
   }
 
   showValues(isShown) {
@@ -95,7 +96,7 @@ export class Tail {
   begin() {
     this.running?.abort();
     this.running = null;
-    if (this.isPaused || document.hidden) return;
+    if (this.isShown === null || this.isPaused || document.hidden) return;
     this.waiting = [];
     this.missed = 0;
     this.rows.replaceChildren();
