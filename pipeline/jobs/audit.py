@@ -20,6 +20,7 @@ from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.sinks.lake import local_ledger, published_ledger
 from pipeline.sinks.ledger import Ledger
+from pipeline.sources.kafka_options import with_options
 from pipeline.sources.local import LocalRecords
 from pipeline.sources.records import LakeSource, Offsets, Selection, Source, parse_source
 
@@ -150,6 +151,7 @@ def audit(
     input_from: InputFromOption = None,
     remote: options.RemoteOption = None,
     conf: options.ConfOption = None,
+    kafka: options.KafkaOption = None,
 ) -> None:
     """
     Prove that a topic or an archive holds every event once, in order, without gaps.
@@ -159,6 +161,10 @@ def audit(
     """
     if report is not None:
         check_folder(report)
+    if against is None:
+        source = with_options(source, kafka)
+    else:
+        against = with_options(against, kafka)
     request = AuditRequest(
         source=source,
         selection=Selection(since, until, from_offsets, to_offsets),
