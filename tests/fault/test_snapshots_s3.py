@@ -23,6 +23,7 @@ from tests.support.gateway import Gateway
 from tests.support.http import new_event
 from tests.support.s3_stores import BUCKET, COMMANDS, s3_environment, s3_store
 from tests.support.slow_link import SlowLink
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +60,7 @@ def test_index_comes_back(tmp_path: Path, port: int) -> None:
     gateway = gateway_in(tmp_path / "gateway", port)
     with gateway:
         stored = stored_by(gateway)
-        wait_until(lambda: snapshots_of(gateway)["newest_offset"] == EVENTS)
+        until(lambda: snapshots_of(gateway)["newest_offset"] == EVENTS)
         gateway.kill()
     lose_index(gateway)
     with gateway:
@@ -107,4 +108,4 @@ async def test_bucket_that_is_gone_or_slow_stops_nobody(tmp_path: Path, port: in
     with gateway:  # nobody listens any more
         stored.answers_as_before()
         assert send(gateway, [new_event()]).headers["Gateway-Accepted"] == "1"
-        wait_until(lambda: "bucket" in snapshots_of(gateway)["failed"])
+        until(lambda: "bucket" in snapshots_of(gateway)["failed"])

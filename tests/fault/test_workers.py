@@ -25,13 +25,13 @@ from tests.support.http import cli
 from tests.support.peer_proxy import PeerProxy
 from tests.support.processes import HOST, children_of, free_port
 from tests.support.verdict import assert_exactly_once, read_kafka
-from tests.support.workers import Worker, Workers, until
+from tests.support.waiting import until_in_thread
+from tests.support.workers import Worker, Workers
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 LOAD_S = 1.5  # the load, not a wait for a condition
 TAKEOVER_S = 15.0
-DIVIDED_S = 60.0
 CUT_S = 4.0  # long enough for both sides to find each other dead
 PRE_STOP_S = 1.0  # the chart's preStop, shorter
 ENDPOINTS_S = 0.5  # for load balancers to notice that a pod goes
@@ -129,7 +129,7 @@ async def test_group_is_divided_under_load(
             victim.process.send_signal(signal.SIGSTOP)
         dividing = asyncio.create_task(asyncio.to_thread(divide, "--notice", "0"))
         if befalls == "kill":
-            await until(lambda: "is being divided" in victim.log_path.read_text(), DIVIDED_S)
+            await until_in_thread(lambda: "is being divided" in victim.log_path.read_text())
             victim.kill()
             await asyncio.to_thread(victim.start)
         try:
@@ -139,7 +139,7 @@ async def test_group_is_divided_under_load(
                 victim.process.send_signal(signal.SIGCONT)
                 victim.is_in_use = True
         assert done.returncode == 0, done.stderr.decode()
-        await until(lambda: all(len(worker.states()) > 2 * PARTITIONS for worker in workers.all), DIVIDED_S)
+        await until_in_thread(lambda: all(len(worker.states()) > 2 * PARTITIONS for worker in workers.all))
         await workers.settle()
         await asyncio.sleep(LOAD_S)
     assert befalls != "nothing" or all(said.status in (200, 503) for said in load.said())
@@ -217,7 +217,7 @@ async def test_workers_of_one_machine_are_started_again_and_stop_together(
         async with workers.load():
             await asyncio.sleep(LOAD_S)
             os.kill(first[0], signal.SIGKILL)
-            await until(lambda: len(set(children_of(parent.process.pid)) - set(first)) == 1, TAKEOVER_S)
+            await until_in_thread(lambda: len(set(children_of(parent.process.pid)) - set(first)) == 1)
             await workers.all_answer(parent)
         await judge(workers, log)
         both = children_of(parent.process.pid)
@@ -239,9 +239,9 @@ async def test_workers_of_one_machine_stop_in_order_for_a_new_parent_when_theirs
         both = children_of(parent.process.pid)
         parent.kill()
         await asyncio.to_thread(parent.start, wait=False)  # it waits for their data folders
-        await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in both), TAKEOVER_S)
+        await until_in_thread(lambda: not any(Path(f"/proc/{pid}").exists() for pid in both))
         await asyncio.to_thread(parent.wait_until_ready)  # not before: they share its ports
-        await until(lambda: IS_READY.search(parent.log_path.read_text()) is not None, TAKEOVER_S)
+        await until_in_thread(lambda: IS_READY.search(parent.log_path.read_text()) is not None)
         said = parent.log_path.read_text()
         assert await asyncio.to_thread(parent.stop) == 0
     finally:
@@ -268,7 +268,7 @@ async def test_older_of_two_workers_with_one_name_does_no_harm(
     async with workers.load() as load:
         await asyncio.to_thread(newer.start)
         newer.is_in_use = True
-        await until(lambda: set(older.states()) == {"unassigned"}, TAKEOVER_S)
+        await until_in_thread(lambda: set(older.states()) == {"unassigned"})
         workers.all.remove(older)
         try:
             await workers.settle()

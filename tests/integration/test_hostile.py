@@ -14,8 +14,8 @@ import pytest
 from tests.support.gateway import Gateway
 from tests.support.hostile import Hostile, read_corpus
 from tests.support.http import AUTH, new_event, post
+from tests.support.waiting import PATIENCE_S
 
-TIMEOUT_S = 30.0
 PIPELINED = 20
 
 
@@ -40,7 +40,7 @@ def healthy(gateway: Gateway) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def attacker(gateway: Gateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway.url, auth=AUTH, timeout=TIMEOUT_S) as client:
+    with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
         yield client
 
 
@@ -73,7 +73,7 @@ def test_pipelined_requests_are_answered_in_order(gateway: Gateway) -> None:
         % (len(body), body)
         for body in bodies
     )
-    with socket.create_connection(("127.0.0.1", gateway.port), timeout=TIMEOUT_S) as connection:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE_S) as connection:
         connection.sendall(requests)
         with connection.makefile("rb") as stream:
             answers = [read_answer(stream) for _ in bodies]

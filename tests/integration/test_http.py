@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.gateway import Gateway
 from tests.support.http import new_event, post, stored
+from tests.support.waiting import PATIENCE_S
 
 SUCCESS = b'{"success":true}'
 
@@ -225,7 +226,7 @@ def test_content_encoding_in_two_lines_is_no_obstacle(client: httpx.Client, word
 
 
 def test_body_that_does_not_arrive_gets_503_and_the_connection_closed(gateway: Gateway) -> None:
-    with socket.create_connection(("127.0.0.1", gateway.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE_S) as connection:
         connection.sendall(b"POST /v1/batch HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         answer = b"".join(iter(lambda: connection.recv(4096), b""))
     assert answer.startswith(b"HTTP/1.1 503 ")
@@ -237,7 +238,7 @@ def test_body_that_does_not_arrive_gets_503_and_the_connection_closed(gateway: G
 def test_client_that_does_not_wait_loses_nothing(gateway: Gateway) -> None:
     event = new_event()
     body = orjson.dumps(event | {"writeKey": "web"})
-    with socket.create_connection(("127.0.0.1", gateway.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE_S) as connection:
         head = b"POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
         connection.sendall(head + body)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # leave with RST

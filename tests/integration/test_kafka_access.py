@@ -28,6 +28,7 @@ from tests.support.kafka import QUICK_START_FLAGS, KafkaBroker, create_topic
 from tests.support.processes import HOST, free_port
 from tests.support.settings import kafka_config
 from tests.support.tokens import Signer, TokenServer, broker_may_read, checked_by_broker
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.kafka
 
@@ -242,7 +243,7 @@ async def test_whoever_is_not_believed_hears_why(
     guarded: Guarded, wrong: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(RetriableError, match=sentence) as refused:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await KafkaStore.open(guarded.config(**wrong))
     assert "another" not in str(refused.value)
 
@@ -259,7 +260,7 @@ async def test_certificate_that_the_broker_does_not_take_is_told(
     files = ("ssl_cert_file", "ssl_key_file", "ssl_key_password_file")
     changes = {each: name and guarded.folder / name for each, name in zip(files, names, strict=True)}
     with pytest.raises(RetriableError, match=r"refuses the TLS connection .*GATEWAY_KAFKA_SSL_CERT_FILE"):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await KafkaStore.open(guarded.config_of_mtls(**changes))
 
 

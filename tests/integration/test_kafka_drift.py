@@ -24,12 +24,12 @@ from tests.support.gateway import Gateway
 from tests.support.http import AUTH, new_event, post
 from tests.support.kafka import create_topic, delete_topics
 from tests.support.settings import kafka_config
+from tests.support.waiting import PATIENCE_S
 
 PARTITIONS = 2
 TOPIC = f"drift-{uuid.uuid4().hex[:8]}"
 QUARANTINE = f"{TOPIC}.quarantine"
 SAFE = {"retention.ms": "-1", "message.timestamp.before.max.ms": "3600000"}
-PATIENCE_S = 30.0
 
 
 async def alter(servers: str, topic: str, configs: Mapping[str, str]) -> None:
@@ -136,7 +136,7 @@ def gateway(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def client(gateway: Gateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway.url, auth=AUTH, timeout=30) as client:
+    with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
         yield client
 
 
@@ -188,7 +188,7 @@ async def test_more_partitions_than_the_pin_says_are_left_alone(
     await admin.close()
     gateway.stop()
     gateway.start()
-    with httpx.Client(base_url=gateway.url, auth=AUTH, timeout=30) as client:
+    with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
         answer = post(client, "/v1/events", [new_event() for _ in range(40)])
     assert answer.status_code == 200, answer.text
     assert {receipt["partition"] for receipt in answer.json()["receipts"]} == set(range(PARTITIONS))

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, new_event, post
+from tests.support.waiting import PATIENCE_S
 
 HEAD = b"POST /v1/batch?writeKey=web HTTP/1.1\r\nHost: gateway\r\n"
 
@@ -24,7 +25,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 @pytest.fixture
 def client(gateway: Gateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway.url, auth=AUTH, timeout=30) as client:
+    with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
         yield client
 
 
@@ -122,7 +123,7 @@ def test_body_cut_in_transit_is_counted_whether_it_can_be_answered_or_not(
     gateway: Gateway, head: bytes, is_half: bool
 ) -> None:
     before = refused(gateway, "body_truncated")
-    with socket.create_connection(("127.0.0.1", gateway.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE_S) as connection:
         connection.sendall(head)
         if is_half:
             connection.shutdown(socket.SHUT_WR)

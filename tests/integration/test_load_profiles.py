@@ -18,9 +18,9 @@ from loadtests.load.profiles import PROFILES
 from tests.support.gateway import Gateway
 from tests.support.processes import HOST
 from tests.support.tcp_server import TCPServer
+from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 60.0
 LENIENT = ("--p99-ms", "60000", "--late-max", "1", "--refused-max", "1")
 """Nothing is asserted about time: others may have the cores."""
 
@@ -35,7 +35,8 @@ class Ended(NamedTuple):
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with Gateway(tmp_path_factory.mktemp("gateway"), {"GATEWAY_LOGGING_LEVEL": "warning"}) as running:
+    settings = {"GATEWAY_LOGGING_LEVEL": "warning"}
+    with Gateway(tmp_path_factory.mktemp("gateway"), settings) as running:
         yield running
 
 
@@ -62,7 +63,7 @@ def run(gateway: Gateway, folder: Path, *options: str) -> Ended:
         env=environment(gateway),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=TIMEOUT_S,
+        timeout=PATIENCE_S,
         check=False,
     )
     return ended(done.returncode, done.stdout, folder)
@@ -142,7 +143,7 @@ async def test_wrong_answer_is_an_exit_code(
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        output, _ = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
+        output, _ = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     found = ended(process.returncode, output, tmp_path)
     assert found.code == 1, found.output
     assert found.summary["broken"] != []

@@ -38,6 +38,7 @@ from dedupe.storage.rocksdb.index import RocksIndex
 from dedupe.storage.rocksdb.store import LANE_BYTES_MIN, RocksStore
 from tests.contract.index_contract import IDENTITY, KEYS_MAX, entry_of, key_of, open_anew, update_of
 from tests.support.rocks import SMALLEST
+from tests.support.waiting import PATIENCE_S
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = tuning_for(LANE_BYTES_MIN, KEYS_MAX)
@@ -399,7 +400,7 @@ def test_failed_write_ends_the_use_of_the_index_and_keeps_it(tmp_path: Path) -> 
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -433,7 +434,7 @@ def test_index_without_files_to_write_to_is_kept(tmp_path: Path) -> None:
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -473,7 +474,7 @@ def test_index_of_a_living_process_is_reported_and_kept(tmp_path: Path) -> None:
         with pytest.raises(IndexCorruptError):
             open_anew(store)
 
-        holder.communicate("\n", timeout=60)
+        holder.communicate("\n", timeout=PATIENCE_S)
     assert holder.returncode == 0
     index = store.open(IDENTITY)
     assert index.lookup([key_of(0)]) == [entry_of(0)]

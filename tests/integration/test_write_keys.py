@@ -6,8 +6,7 @@ told when to come back, before anything of its request is taken.
 import hashlib
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -18,6 +17,7 @@ import yaml
 from dedupe.model.identity import canonical_content, fingerprint_of
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event, post, stored
+from tests.support.waiting import until
 
 KEYS = """
 - {key: of-few-events, source: web, quotas: {events: 0.1, burst: 100s}}
@@ -46,13 +46,6 @@ def gateway_with(keys: Path, folder: Path, *, look_interval_s: float = 1) -> Gat
     }
     constants = {"app.round:LOOK_INTERVAL_S": look_interval_s}
     return Gateway(folder / "gateway", env, constants=constants)
-
-
-def until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_keys_change_under_load_and_damage_changes_nothing(tmp_path: Path) -> None:

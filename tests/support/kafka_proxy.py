@@ -91,8 +91,8 @@ class KafkaProxy(TCPServer):
                 self._held.set_result(None)
         finally:
             answers.cancel()
-            upstream_writer.close()
             await asyncio.gather(answers, return_exceptions=True)
+            await close(upstream_writer)
 
     async def _forward_requests(
         self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter, lost: set[int]

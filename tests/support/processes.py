@@ -12,9 +12,10 @@ from pathlib import Path
 
 import httpx
 
+from tests.support.waiting import PATIENCE_S
+
 HOST = "127.0.0.1"
 
-START_TIMEOUT_S = 60.0
 POLL_INTERVAL_S = 0.05
 
 # Ports come from below Linux's range for outgoing connections (from 32768 on): there, a client that
@@ -88,7 +89,7 @@ def http_server(
         process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     observer = kill_when_parent_dies(process.pid)
     try:
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while not _is_answered(greet):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(log.read_text())

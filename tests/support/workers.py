@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,9 +24,8 @@ from dedupe.model.routing import partition_of
 from tests.support.client import RETRY_PAUSE_S, Client
 from tests.support.gateway import Gateway
 from tests.support.processes import HOST
+from tests.support.waiting import until_in_thread
 
-SETTLED_S = 60.0
-POLL_INTERVAL_S = 0.1
 LOST = 0.2
 AGAIN = 0.2
 PAUSE_S = 0.05
@@ -203,7 +202,7 @@ class Workers:
 
     async def settle(self) -> None:
         """Wait until every lane has one owner and is followed, and all workers own as many."""
-        await until(self._is_settled, SETTLED_S, self._why_not_settled)
+        await until_in_thread(self._is_settled, self._why_not_settled)
 
     def _is_settled(self) -> bool:
         running = self.running
@@ -275,11 +274,3 @@ async def _deliver_to(worker: Worker, client: Roamer, body: bytes) -> None:
     while not await client.attempt(body):
         await asyncio.sleep(RETRY_PAUSE_S)
     client.stay_with(None)
-
-
-async def until(is_so: Callable[[], bool], limit_s: float, why_not: Callable[[], str] = lambda: "") -> None:
-    """Wait for what a test expects; what takes its time is called in a thread."""
-    deadline = time.monotonic() + limit_s
-    while not await asyncio.to_thread(is_so):
-        assert time.monotonic() < deadline, await asyncio.to_thread(why_not)
-        await asyncio.sleep(POLL_INTERVAL_S)

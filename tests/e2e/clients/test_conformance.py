@@ -28,7 +28,7 @@ HARNESSES = {
 
 def test_kotlin_client_passes_the_vectors() -> None:
     command = [*kotlin_command("Vectors").split(), str(ROOT / "clients/conformance/vectors.json")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -25,13 +25,13 @@ from tests.e2e.sdks.session import EVENTS_PER_FAULT, run_session, running
 from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.gateway import Gateway
 from tests.support.verdict import Committed, assert_sessions_whole, read_sqlite
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PAGE = "../../clients/page.html"
 KEY = "browser"
 POLL_INTERVAL_S = 0.05
-TIMEOUT_S = 60.0
 LATE_S_MAX = 5.0
 CORS = {"Access-Control-Allow-Origin": "*"}
 
@@ -108,7 +108,7 @@ async def flushed(page: Page) -> bool:
 
 async def stored(gateway: Gateway, name: str, count: int) -> list[Committed]:
     """Wait until so many events of a name are stored, and return them."""
-    async with asyncio.timeout(TIMEOUT_S):
+    async with asyncio.timeout(PATIENCE_S):
         while len(found := stored_now(gateway, name)) < count:
             await asyncio.sleep(POLL_INTERVAL_S)
     return found

@@ -17,8 +17,8 @@ from tests.e2e.sdks.browser_sdks import CHROMIUM, pages_served
 from tests.support.gateway import Gateway
 from tests.support.processes import HOST, free_port
 from tests.support.verdict import assert_sessions_whole, read_sqlite
+from tests.support.waiting import PATIENCE_S
 
-TIMEOUT_S = 60.0
 POLL_INTERVAL_S = 0.05
 A_DAY_LATER = "const now = Date.now; Date.now = () => now() + 86_400_000;"
 FULL = """
@@ -79,7 +79,7 @@ class Site:
         return sorted(found.elements())
 
     def wait_until_stored(self, *numbers: int) -> None:
-        end = time.monotonic() + TIMEOUT_S
+        end = time.monotonic() + PATIENCE_S
         while len(self.numbers()) < len(numbers) and time.monotonic() < end:
             time.sleep(POLL_INTERVAL_S)
         assert self.numbers() == sorted(numbers)

@@ -18,10 +18,10 @@ from tests.e2e.sdks.browser_sdks import pages_served
 from tests.support.gateway import Gateway
 from tests.support.processes import HOST, free_port
 from tests.support.verdict import assert_sessions_whole, read_sqlite
+from tests.support.waiting import PATIENCE_S
 
 WAYS = ["first", "click", "hidden", "pagehide", "beforeunload"]
 EACH = {"chromium": 14, "firefox": 4, "webkit": 4}  # of three rounds; with ALL=1 as many as in Chromium
-TIMEOUT_S = 60.0
 PAGE_S = 2.0  # for each page, in a browser on a machine that has other work
 POLL_INTERVAL_S = 0.05
 
@@ -66,11 +66,11 @@ class Site:
         pages = asked["last"] - asked.get("first", 0)
         self.browser.wait_until(
             f"location.search.includes('n={asked['last']}&') && !!window.client",
-            timeout_s=TIMEOUT_S + PAGE_S * pages,
+            timeout_s=PATIENCE_S + PAGE_S * pages,
         )
 
     def wait_until_left(self, count: int) -> None:
-        end = time.monotonic() + TIMEOUT_S
+        end = time.monotonic() + PATIENCE_S
         while len(self.left()) < count and time.monotonic() < end:
             time.sleep(POLL_INTERVAL_S)
 

@@ -32,7 +32,7 @@ async def admin() -> AsyncIterator[str]:
 
 def ask_while_this_loop_is_held(url: str) -> httpx.Response:
     answers: list[httpx.Response] = []
-    client = threading.Thread(target=lambda: answers.append(httpx.get(url, timeout=20)))
+    client = threading.Thread(target=lambda: answers.append(httpx.get(url)))
     client.start()
     client.join()  # the event loop of the caller stands still until the answer is there
     return answers[0]

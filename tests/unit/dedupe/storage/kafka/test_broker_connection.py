@@ -22,6 +22,7 @@ from dedupe.storage.kafka.wire import Request, metadata_request
 from tests.support.processes import HOST
 from tests.support.settings import kafka_config
 from tests.support.tcp_server import TCPServer
+from tests.support.waiting import PATIENCE_S
 
 METADATA, API_VERSIONS, END_TXN = 3, 18, 26
 VERSIONS = struct.pack(">hihhhhhh", 0, 2, METADATA, 0, 13, END_TXN, 0, 5)
@@ -139,7 +140,7 @@ async def test_what_nobody_asked_for_ends_the_connection(
     broker.due = [[framed(1, b"")]]
     await connection.send_encoded(REQUEST)
     broker.writers[0].write(framed(1, b""))
-    await asyncio.wait_for(broker.ended.wait(), 10)
+    await asyncio.wait_for(broker.ended.wait(), PATIENCE_S)
     assert not connection.is_usable
 
 
