@@ -17,7 +17,6 @@ from tests.integration.test_snapshots import (
     lose_index,
     send,
     snapshots_of,
-    wait_until,
 )
 from tests.support.gateway import Gateway
 from tests.support.http import new_event
@@ -76,7 +75,7 @@ async def test_link_that_cuts_delays_and_truncates(tmp_path: Path, port: int, se
         await asyncio.to_thread(gateway.start)
         try:
             stored = await asyncio.to_thread(stored_by, gateway)
-            await asyncio.to_thread(wait_until, lambda: snapshots_of(gateway)["newest_offset"] == EVENTS)
+            await asyncio.to_thread(until, lambda: snapshots_of(gateway)["newest_offset"] == EVENTS)
             for _ in range(2):
                 await asyncio.to_thread(gateway.kill)
                 lose_index(gateway)
@@ -94,7 +93,7 @@ async def test_bucket_that_is_gone_or_slow_stops_nobody(tmp_path: Path, port: in
         await asyncio.to_thread(gateway.start)
         try:
             stored = await asyncio.to_thread(stored_by, gateway)
-            await asyncio.to_thread(wait_until, lambda: snapshots_of(gateway)["newest_offset"] == EVENTS)
+            await asyncio.to_thread(until, lambda: snapshots_of(gateway)["newest_offset"] == EVENTS)
             link.bytes_a_second = 1_000.0
             await asyncio.to_thread(gateway.kill)
             lose_index(gateway)

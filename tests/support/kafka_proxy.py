@@ -91,6 +91,7 @@ class KafkaProxy(TCPServer):
                 self._held.set_result(None)
         finally:
             answers.cancel()
+            upstream_writer.close()  # at once: whoever is cancelled does not come to the next line
             await asyncio.gather(answers, return_exceptions=True)
             await close(upstream_writer)
 
