@@ -1,7 +1,6 @@
 """Claim: a log's calls go through TLS as whom the settings say, by each mechanism; else they are refused."""
 
 import asyncio
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +27,7 @@ from tests.support.kafka import QUICK_START_FLAGS, KafkaBroker, create_topic
 from tests.support.processes import HOST, free_port
 from tests.support.settings import kafka_config
 from tests.support.tokens import Signer, TokenServer, broker_may_read, checked_by_broker
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.kafka
 
@@ -182,9 +181,7 @@ def test_gateway_waits_for_the_token_endpoint_and_says_so(guarded: Guarded, tmp_
     guarded.tokens.answer = (503, {"error": "temporarily_unavailable"})
     try:
         gateway.start(wait=False)
-        while "it answered 503 (temporarily_unavailable)" not in gateway.log_path.read_text():
-            assert gateway.is_running, gateway.log_path.read_text()
-            time.sleep(0.05)
+        until(lambda: "it answered 503 (temporarily_unavailable)" in gateway.log_path.read_text())
         guarded.tokens.answer = None
         gateway.wait_until_ready()
         event = {"messageId": "first", "type": "track", "event": "Hello"}

@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -38,7 +37,7 @@ from dedupe.storage.rocksdb.index import RocksIndex
 from dedupe.storage.rocksdb.store import LANE_BYTES_MIN, RocksStore
 from tests.contract.index_contract import IDENTITY, KEYS_MAX, entry_of, key_of, open_anew, update_of
 from tests.support.rocks import SMALLEST
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = tuning_for(LANE_BYTES_MIN, KEYS_MAX)
@@ -611,10 +610,7 @@ def test_little_restarts_leave_few_files(tmp_path: Path) -> None:
 
     index = RocksIndex(path, IDENTITY, SMALL)
 
-    deadline = time.monotonic() + 30
-    while len(index._opened().entries.live_files()) > 12 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(index._opened().entries.live_files()) <= 12
+    until(lambda: len(index._opened().entries.live_files()) <= 12)
     assert index.covers(0)
     assert index.lookup([key_of(i) for i in range(300)]) == [entry_of(i) for i in range(300)]
     index.close()

@@ -9,7 +9,6 @@ import os
 import shutil
 import sqlite3
 import stat
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
@@ -36,7 +35,7 @@ from tests.support.gateway_in_process import (
     killed_before,
     not_connected,
 )
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 COUNT = 500
 PAGE = 4096
@@ -60,10 +59,7 @@ class Told:
         return [type(err) for err in self.problems]
 
     def wait_for(self, kind: type[Exception]) -> None:
-        end = time.monotonic() + PATIENCE_S
-        while kind not in self.kinds:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: kind in self.kinds, kind.__name__)
 
 
 @pytest.fixture

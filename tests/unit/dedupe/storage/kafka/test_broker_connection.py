@@ -255,11 +255,11 @@ async def test_request_waits_until_the_broker_reads_again(
     broker: Broker, connection: BrokerConnection
 ) -> None:
     loop = asyncio.get_running_loop()
-    broker.due = [[framed(1, struct.pack(">ih", 100, 0))], [framed(2, struct.pack(">ih", 0, 0))]]
+    broker.due = [[framed(1, struct.pack(">ih", 1_000, 0))], [framed(2, struct.pack(">ih", 0, 0))]]
     request = EndTxnRequest_v0("id", 1, 0, True)
     await connection.send(request)
     began_at = loop.time()
 
-    await connection.send(request, timeout_s=0.05)
+    await connection.send(request, timeout_s=0.9)
 
-    assert loop.time() - began_at >= 0.09
+    assert loop.time() - began_at >= 0.99
