@@ -15,11 +15,12 @@ from typing import Any
 import httpx
 from playwright.sync_api import BrowserContext, Error, sync_playwright
 
-from tests.e2e.sdks.browser_sdks import CHROMIUM
+from tests.e2e.sdks.browser_sdks import CHROMIUM, PATIENCE_MS
 from tests.support.processes import HOST, free_port, http_server, kill_when_parent_dies
 from tests.support.waiting import PATIENCE_S
 
 POLL_INTERVAL_S = 0.05
+TIMEOUTS = {"script": int(PATIENCE_MS), "pageLoad": int(PATIENCE_MS)}
 RUN = (
     "const [done] = arguments;"
     "Promise.resolve({}).then((value) => done(value ?? null), (err) => done(`${err}`))"
@@ -121,8 +122,9 @@ class _WebDriver(Browser):
 def chromium(folder: Path) -> Iterator[Browser]:
     with sync_playwright() as playwright:
         context = playwright.chromium.launch_persistent_context(
-            folder / "profile", executable_path=shutil.which("chromium"), args=CHROMIUM
+            folder / "profile", executable_path=shutil.which("chromium"), args=CHROMIUM, timeout=PATIENCE_MS
         )
+        context.set_default_timeout(PATIENCE_MS)
         yield _Chromium(context)
         context.close()
 
@@ -157,10 +159,12 @@ def firefox(folder: Path) -> Iterator[Browser]:
 
         read()
         command_of("NewSession", {})
+        command_of("SetTimeouts", TIMEOUTS)
         yield _WebDriver(command_of, command_of("GetWindowHandle", {}))
 
 
 WEBKIT_PATHS = {
+    "SetTimeouts": ("POST", "/timeouts"),
     "Navigate": ("POST", "/url"),
     "ExecuteAsyncScript": ("POST", "/execute/async"),
     "Back": ("POST", "/back"),
@@ -196,6 +200,7 @@ def webkit(folder: Path) -> Iterator[Browser]:
                 raise LookupError(answer.text)
             return answer.json()["value"]
 
+        command("SetTimeouts", TIMEOUTS)
         yield _WebDriver(command, command("GetWindowHandle", {}))
         http.delete(session)
 

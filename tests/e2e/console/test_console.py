@@ -20,7 +20,7 @@ from tests.support.documents import ROOT
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, new_event, post, stored
 from tests.support.prefix_proxy import below
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 expect.set_options(timeout=WAIT_MS)
 
