@@ -15,6 +15,7 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
+from tests.support.client import Client
 from tests.support.constants import NO_DELAY, NO_LINGER
 from tests.support.gateway import Gateway
 from tests.support.kafka import KafkaBroker, Properties, create_topic, delete_topics
@@ -38,6 +39,7 @@ Gateway.forks = True
 Gateway.forked_constants = {**NO_LINGER, **NO_DELAY}
 # 503 is what a test causes, not a machine that has more to do.
 Gateway.embedded_settings = {"GATEWAY_ANSWER_TIMEOUT": "60s"}
+Client.request_timeout_s = PATIENCE_S
 
 # The same examples in every run, and no opinion on how fast the machine is.
 settings.register_profile(

@@ -2,7 +2,7 @@
 Claim: a group of workers keeps every promise through the loss, freeze, stop and restart of any of them, and
 through a cut between two; and who sends to the others is answered with 200 all the while.
 
-The figures are loadtests/results/group_faults.md's; here are bounds that a loaded machine keeps as well.
+The figures are loadtests/results/group_faults.md's; here nothing is asserted of time, and answers have it.
 """
 
 import asyncio
@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.fault.conftest import PARTITIONS, LogUnderTest, kafka_log
 from tests.support.gateway import Gateway
@@ -31,12 +30,10 @@ from tests.support.workers import Worker, Workers
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 LOAD_S = 1.5  # the load, not a wait for a condition
-TAKEOVER_S = 15.0
+PATIENT = {"GATEWAY_ANSWER_TIMEOUT": "30s", "GATEWAY_KAFKA_REQUEST_TIMEOUT": "31s"}
 CUT_S = 4.0  # long enough for both sides to find each other dead
 PRE_STOP_S = 1.0  # the chart's preStop, shorter
 ENDPOINTS_S = 0.5  # for load balancers to notice that a pod goes
-CHART = yaml.safe_load((Path(__file__).parents[2] / "helm" / "gateway" / "values.yaml").read_text())
-GRACE_S = float(CHART["terminationGracePeriodSeconds"] - CHART["preStopSeconds"])
 IS_READY = re.compile(
     r"is ready \(\w+, kafka log, \S+-[01]\)"
 )  # the child whose banner comes last may lag /readyz
@@ -45,7 +42,8 @@ CLAIM = re.compile(r"partition claimed.* partition=(\d+) topic=(\S+)")
 
 @pytest.fixture
 def log(kafka_bootstrap: str) -> LogUnderTest:
-    return kafka_log(kafka_bootstrap)
+    log = kafka_log(kafka_bootstrap)
+    return LogUnderTest({**log.env, **PATIENT}, log.read)
 
 
 @pytest.fixture
@@ -93,12 +91,11 @@ async def lose(workers: Workers) -> None:
         victim.is_in_use = False
         victim.kill()
         killed_at = time.monotonic()
-        took_s = await workers.all_answer(other)
+        await workers.all_answer(other)
         await asyncio.to_thread(victim.start)
         victim.is_in_use = True
         await workers.settle()
     assert not load.refusals(killed_at)
-    assert took_s < TAKEOVER_S
 
 
 async def stop(workers: Workers) -> None:
@@ -159,7 +156,7 @@ async def freeze(workers: Workers) -> None:
         frozen.process.send_signal(signal.SIGSTOP)
         frozen_at = time.monotonic()
         try:
-            assert await workers.all_answer(other) < TAKEOVER_S
+            await workers.all_answer(other)
             assert "active" in other.states()  # and its statistics are what they always are
             await asyncio.sleep(LOAD_S)
         finally:
@@ -189,7 +186,7 @@ async def test_cut_between_two_workers_does_no_harm(log: LogUnderTest, tmp_path:
             proxies[0].cut(other.name)
             proxies[1].cut(one.name)
             await asyncio.sleep(CUT_S)
-            took_s = await workers.all_answer(between)  # the two cannot ask each other
+            await workers.all_answer(between)  # the two cannot ask each other
             for proxy in proxies:
                 proxy.heal()
             await workers.settle()
@@ -197,7 +194,6 @@ async def test_cut_between_two_workers_does_no_harm(log: LogUnderTest, tmp_path:
             healed_at = time.monotonic()
             await asyncio.sleep(LOAD_S)
         assert not load.refusals(healed_at)
-        assert took_s < TAKEOVER_S
         claims = Counter(CLAIM.findall("".join(worker.log_path.read_text() for worker in workers.all)))
         assert set(claims.values()) == {1}, "the two take their lanes from each other for ever"
         await judge(workers, log)
@@ -222,7 +218,7 @@ async def test_workers_of_one_machine_are_started_again_and_stop_together(
         await judge(workers, log)
         both = children_of(parent.process.pid)
         assert await asyncio.to_thread(parent.stop) == 0
-        assert not any(Path(f"/proc/{pid}").exists() for pid in both)
+        await until_in_thread(lambda: not any(Path(f"/proc/{pid}").exists() for pid in both))
     finally:
         await workers.stop()
 
@@ -304,7 +300,7 @@ async def replace(pod: Worker, *, drain_before: bool) -> None:
     pod.is_in_use = False
     await asyncio.sleep(PRE_STOP_S - ENDPOINTS_S)
     pod.process.terminate()
-    assert await asyncio.to_thread(pod.wait, GRACE_S) == 0, pod.log_tail()
+    assert await asyncio.to_thread(pod.wait) == 0, pod.log_tail()
     pod.start(wait=False)
     await asyncio.to_thread(pod.wait_until_ready)
     pod.is_in_use = True

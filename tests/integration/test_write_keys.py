@@ -48,9 +48,16 @@ def gateway_with(keys: Path, folder: Path, *, look_interval_s: float = 1) -> Gat
     return Gateway(folder / "gateway", env, constants=constants)
 
 
+def change(file: Path, text: str) -> None:
+    """Replace a file at once: who looks at it all the time sees no half of it."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)
+
+
 def test_keys_change_under_load_and_damage_changes_nothing(tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
-    keys.write_text("- {key: first, source: web}\n")
+    change(keys, "- {key: first, source: web}\n")
     statuses: list[int] = []
     is_over = threading.Event()
 
@@ -68,9 +75,9 @@ def test_keys_change_under_load_and_damage_changes_nothing(tmp_path: Path) -> No
         sender.start()
         try:
             assert status_of("second") == 401
-            keys.write_text("- {key: first, source: web}\n- {key: second, source: web}\n")
+            change(keys, "- {key: first, source: web}\n- {key: second, source: web}\n")
             until(lambda: status_of("second") == 200)
-            keys.write_text("- {key: first")
+            change(keys, "- {key: first")
             until(lambda: gateway.stats()["write_keys"]["is_stale"])
             keys.unlink()
             until(lambda: gateway.stats()["write_keys"]["failures"] == 2)
@@ -85,7 +92,7 @@ def test_keys_change_under_load_and_damage_changes_nothing(tmp_path: Path) -> No
         metrics = httpx.get(f"{gateway.admin_url}/metrics").text
         assert "gateway_write_keys_stale 1.0" in metrics
         assert "gateway_write_keys_age_seconds " in metrics
-        keys.write_text("- {key: second, source: web}\n")
+        change(keys, "- {key: second, source: web}\n")
         until(lambda: status_of("first") == 401)
         assert status_of("second") == 200
     log = gateway.log_path.read_text()

@@ -62,6 +62,7 @@ class NodeWorker(Worker):
 class Wanderer(Roamer):
     """A client that tries another worker after each one that has not accepted."""
 
+    request_timeout_s = 10.0
     _avoided: Worker | None = None
 
     async def _post(self, body: bytes) -> bytes | None:

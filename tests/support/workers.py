@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from dedupe.model.routing import partition_of
 from tests.support.client import RETRY_PAUSE_S, Client
 from tests.support.gateway import Gateway
 from tests.support.processes import HOST
-from tests.support.waiting import until_in_thread
+from tests.support.waiting import PATIENCE_S, until_in_thread
 
 LOST = 0.2
 AGAIN = 0.2
@@ -243,9 +244,9 @@ class Workers:
     async def all_answer(self, worker: Worker) -> float:
         """Return after how many seconds a worker has answered a new event of every clean lane with 200."""
         began = time.monotonic()
-        await asyncio.gather(
-            *(_deliver_to(worker, client, self._body_for(lane)) for lane, client in enumerate(self._probes))
-        )
+        bodies = [self._body_for(lane) for lane in range(len(self._probes))]
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*map(partial(_deliver_to, worker), self._probes, bodies))
         return time.monotonic() - began
 
     def _body_for(self, lane: int) -> bytes:
