@@ -17,7 +17,7 @@ import pytest
 from loadtests.load.profiles import PROFILES
 from tests.support.gateway import Gateway
 from tests.support.processes import HOST
-from tests.support.tcp_server import TCPServer
+from tests.support.tcp_server import TCPServer, close
 from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -118,7 +118,9 @@ class Liar(TCPServer):
                 await writer.drain()
         finally:
             sending.cancel()
-            to_gateway.close()
+            to_gateway.close()  # at once: whoever is cancelled does not come to the next line
+            await asyncio.gather(sending, return_exceptions=True)
+            await close(to_gateway)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,11 @@ class Gateway:
         self._watcher: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.end()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -171,6 +175,11 @@ class Gateway:
         except httpx.TransportError:
             return False
         return ready.status_code == httpx.codes.OK
+
+    def end(self) -> None:
+        """Leave nothing of it, whatever became of a start."""
+        if self._process is not None:
+            self.kill()
 
     def kill(self) -> None:
         """End the process as a crash would."""
