@@ -36,8 +36,8 @@ def _ports() -> Iterator[int]:
     """
     Return this process's ports, for ever: nobody else draws them, also while what listened on one is down.
 
-    A block of ports belongs to the process that has its file locked, among all test runs of this machine; where
-    no block is left, ports are shared.
+    A block of ports belongs to the process that has its file locked, among all test runs of this machine.
+    If no block is left, ports are shared.
     """
     LOCKS.mkdir(exist_ok=True)
     blocks = list(range(0, len(PORTS), BLOCK))
