@@ -22,12 +22,12 @@ from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.kafka.wire import PRODUCE, PRODUCE_VERSIONS, ProduceCodec
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.settings import kafka_config
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.kafka
 
 TOPIC, ROUTING = "cut", "cut.routing"
 SAFE = {"min.insync.replicas": "2"}
-PATIENCE_S = 90.0
 
 
 @pytest.fixture

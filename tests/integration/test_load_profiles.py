@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,10 +18,10 @@ import pytest
 from loadtests.load.profiles import PROFILES
 from tests.support.gateway import Gateway
 from tests.support.processes import HOST, children_of, free_port
-from tests.support.tcp_server import TCPServer
+from tests.support.tcp_server import TCPServer, close
+from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 60.0
 LENIENT = ("--p99-ms", "60000", "--late-max", "1", "--refused-max", "1")
 """Nothing is asserted about time: others may have the cores."""
 
@@ -37,7 +36,8 @@ class Ended(NamedTuple):
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with Gateway(tmp_path_factory.mktemp("gateway"), {"GATEWAY_LOGGING_LEVEL": "warning"}) as running:
+    settings = {"GATEWAY_LOGGING_LEVEL": "warning"}
+    with Gateway(tmp_path_factory.mktemp("gateway"), settings) as running:
         yield running
 
 
@@ -64,7 +64,7 @@ def run(gateway: Gateway, folder: Path, *options: str) -> Ended:
         env=environment(gateway),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=TIMEOUT_S,
+        timeout=PATIENCE_S,
         check=False,
     )
     return ended(done.returncode, done.stdout, folder)
@@ -102,10 +102,9 @@ def test_figures_of_a_worker_that_died_are_missed(gateway: Gateway, tmp_path: Pa
     with subprocess.Popen(
         words, cwd=ROOT, env=environment(gateway), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as running:
-        while gateway.stats()["totals"]["received"] == before:
-            time.sleep(0.05)
+        until(lambda: gateway.stats()["totals"]["received"] > before, "the first events")
         os.kill(children_of(running.pid)[0], signal.SIGKILL)
-        output, _ = running.communicate(timeout=TIMEOUT_S)
+        output, _ = running.communicate(timeout=PATIENCE_S)
     found = ended(running.returncode, output, tmp_path)
     assert found.code == 1, found.output
     assert "the last figures of 1 of the workers did not arrive" in found.summary["broken"]
@@ -140,7 +139,9 @@ class Liar(TCPServer):
                 await writer.drain()
         finally:
             sending.cancel()
-            to_gateway.close()
+            to_gateway.close()  # at once: whoever is cancelled does not come to the next line
+            await asyncio.gather(sending, return_exceptions=True)
+            await close(to_gateway)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ async def test_wrong_answer_is_an_exit_code(
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        output, _ = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
+        output, _ = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     found = ended(process.returncode, output, tmp_path)
     assert found.code == 1, found.output
     assert found.summary["broken"] != []
