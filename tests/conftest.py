@@ -35,6 +35,8 @@ BOOTSTRAP_VARIABLE = "TEST_KAFKA_BOOTSTRAP_SERVERS"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+pytest_plugins = ["tests.support.again"]
+
 Gateway.forks = True
 Gateway.forked_constants = {**NO_LINGER, **NO_DELAY}
 # 503 is what a test causes, not a machine that has more to do.
