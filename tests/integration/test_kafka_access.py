@@ -264,7 +264,7 @@ async def test_certificate_that_the_broker_does_not_take_is_told(
 @pytest.mark.both_loops
 async def test_port_without_tls_is_told(guarded: Guarded) -> None:
     login: dict[str, Any] = {"security_protocol": "SSL", "ssl_ca_file": guarded.folder / "crt.pem"}
-    config = kafka_config(guarded.broker.bootstrap_servers, request_timeout_s=5, **login)
+    config = kafka_config(guarded.broker.bootstrap_servers, request_timeout_s=60, **login)
     with pytest.raises(LoginError, match="ended the TLS handshake: is it a port without TLS"):
         await BrokerConnection.open(config, *config.bootstrap_addresses())
 

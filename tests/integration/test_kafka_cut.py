@@ -54,7 +54,7 @@ async def store(broker: KafkaBroker, others: Sequence[KafkaBroker]) -> AsyncIter
         await create_topic(
             broker.bootstrap_servers, name, partitions=partitions, replication_factor=3, configs=SAFE
         )
-    store = await KafkaStore.open(kafka_config(broker.bootstrap_servers, request_timeout_s=4))
+    store = await KafkaStore.open(kafka_config(broker.bootstrap_servers, request_timeout_s=6))
     yield store
     await store.close()
 

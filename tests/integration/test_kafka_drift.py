@@ -51,7 +51,7 @@ def record_of(size_bytes: int) -> NewRecord:
 
 @pytest.fixture
 async def store(kafka_bootstrap: str) -> AsyncIterator[KafkaStore]:
-    store = await KafkaStore.open(kafka_config(kafka_bootstrap, request_timeout_s=3))
+    store = await KafkaStore.open(kafka_config(kafka_bootstrap, request_timeout_s=60))
     yield store
     await store.close()
 
@@ -128,6 +128,8 @@ def gateway(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> I
         "GATEWAY_KAFKA_BOOTSTRAP_SERVERS": kafka_bootstrap,
         "GATEWAY_TOPIC": TOPIC,
         "GATEWAY_PARTITIONS": str(PARTITIONS),
+        "GATEWAY_ANSWER_TIMEOUT": "30s",
+        "GATEWAY_KAFKA_REQUEST_TIMEOUT": "31s",
     }
     gateway = Gateway(tmp_path_factory.mktemp("drift"), env)
     with gateway:

@@ -62,7 +62,7 @@ async def zones(
     first, second = brokers
     topic = f"{TOPIC}-{abs(hash(request.node.name))}"
     await create_topic(first.bootstrap_servers, topic, partitions=2, replication_factor=2)
-    store = await KafkaStore.open(kafka_config(first.bootstrap_servers, request_timeout_s=5))
+    store = await KafkaStore.open(kafka_config(first.bootstrap_servers, request_timeout_s=60))
     leaders = {number: await store.cluster.leader_of(TopicPartition(topic, number)) for number in range(2)}
     partition, leader = next(
         (number, leader) for number, leader in leaders.items() if leader.port == first.port

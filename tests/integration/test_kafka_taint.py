@@ -47,7 +47,7 @@ async def log(proxy: KafkaProxy, request: pytest.FixtureRequest) -> AsyncIterato
     topic = f"taint-{abs(hash(request.node.name))}"
     servers = f"{HOST}:{proxy.port}"
     await create_topic(servers, topic)
-    store = await KafkaStore.open(kafka_config(servers, request_timeout_s=5))
+    store = await KafkaStore.open(kafka_config(servers, request_timeout_s=60))
     log = store.partition_log(topic, 0)
     try:
         await begin(log)

@@ -237,7 +237,7 @@ def test_the_tail_begins_once_the_mode_is_known(
     page = open_page(gateway.admin_url, before=prepare)
     with page.expect_response("**/admin/v1/history"):
         pass
-    until(lambda: held)
+    until(lambda: page.title() and held)  # a question has what the browser says taken in
     held[0].continue_()
     expect(page.locator("#tail-note")).to_contain_text("live")
     event = new_event()
