@@ -19,6 +19,7 @@ from locust.env import Environment
 from locust.runners import WorkerRunner
 
 from loadtests.load import clients, session_phone, vandal
+from loadtests.load.division import Division
 from loadtests.load.options import Options, add_options
 from loadtests.load.profiles import PROFILES, clients_at
 from loadtests.load.run import RUN
@@ -31,6 +32,8 @@ SessionPhone, Vandal = session_phone.SessionPhone, vandal.Vandal
 SPAWN_PER_S = 100.0
 STOP_TIMEOUT_S = 30.0
 
+DIVISION = Division()
+
 
 class ProfileShape(LoadTestShape):
     """Follows the profile, and ends the run."""
@@ -40,6 +43,8 @@ class ProfileShape(LoadTestShape):
         assert self.runner is not None
         options = Options.of(self.runner.environment.parsed_options)
         profile, second = PROFILES[options.load_profile], time.perf_counter() - self.start_time
+        if profile.divides and second > options.seconds / 2:
+            DIVISION.begin()
         count = clients_at(profile, second, seconds=options.seconds, basic=options.clients)
         kinds: list[type[User]] = [globals()[name] for name in profile.clients]
         return None if count is None else (count, SPAWN_PER_S, kinds)
@@ -74,6 +79,7 @@ def _judge(environment: Environment, **_: Any) -> None:
     options = Options.of(environment.parsed_options)
     stats, RUN.cpu_s = environment.stats, RUN.cpu_s + RUN.lap_cpu_s()
     seconds = max(0.0, (stats.last_request_timestamp or 0) - stats.start_time)
+    undivided = DIVISION.problems() if PROFILES[options.load_profile].divides else []
     compared, unreadable = _compared(options)
     summary = summary_of(
         options,
@@ -83,7 +89,7 @@ def _judge(environment: Environment, **_: Any) -> None:
         cpu_s=RUN.cpu_s,
         events=RUN.events,
     )
-    summary["broken"] += unreadable
+    summary["broken"] += [*undivided, *unreadable]
     print(as_text(summary), flush=True)
     if options.summary:
         Path(options.summary).parent.mkdir(parents=True, exist_ok=True)

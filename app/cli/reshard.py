@@ -101,9 +101,10 @@ def status(url: Url = DEFAULT_URL, admin_token: Token = None, output: Output = N
     """
     List the partitions of the clean topic on Kafka, with their slots and what each inherits.
 
-    A line has partition, slots, state, inherits (other partitions, each below an offset, oldest first), lag
-    (offsets of these that its owner has yet to read before it serves, as the gateway at --url knows; none if
-    no gateway answers) and plan (how often the topic was planned anew). What happens next is said on stderr.
+    A line has partition, slots, state, inherits (other partitions, each below an offset, oldest first),
+    first_lane_seq (the number of its first record), lag (offsets of what it inherits that its owner has yet
+    to read before it serves, as the gateway at --url knows; none if no gateway answers) and plan (how often
+    the topic was planned anew). What happens next is said on stderr. The Spark audit takes the JSON.
 
     Example: `gateway reshard status`
     """

@@ -106,6 +106,7 @@ class Resharding:
                     "slots": routing.homes.count(partition),
                     "state": state,
                     "inherits": line,
+                    "first_lane_seq": lineage.parent.lane_seq if lineage else 0,
                     "plan": routing.version.plan,
                 }
             )
