@@ -25,6 +25,7 @@ from pipeline.jobs.erase import erase
 from pipeline.jobs.minute_counts import minute_counts
 from pipeline.jobs.replay import replay
 from pipeline.jobs.sessionize import sessionize
+from pipeline.jobs.suspects import suspects
 from pipeline.jobs.tables import tables
 from pipeline.runtime.session import DEBUG_VARIABLE
 
@@ -45,7 +46,7 @@ app = typer.Typer(
 )
 
 
-for job in (archive, tables, audit, minute_counts, sessionize, replay, clean, compact, erase):
+for job in (archive, tables, audit, minute_counts, sessionize, replay, clean, compact, erase, suspects):
     app.command(job.__name__)(job)
 
 

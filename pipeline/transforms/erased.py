@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 
 from dedupe.model.record import CHECKSUM_BYTES, FLAG_CHECKSUM, FLAG_CLOUDEVENT
 from pipeline.transforms.table_rows import read_object, text_of
+from pipeline.transforms.table_types import json_text
 
 ERASED = "erased"
 """What stands in an erased event as a field that is true, and as the reason of a quarantined one."""
@@ -225,7 +225,7 @@ def _left_of(event: Mapping[str, Any], key: bytes, gw: bytes | None) -> bytes:
         left = {"messageId": key.decode(errors="replace")}
     if (event_type := _type_of(event)) is not None:
         left["type"] = event_type
-    return orjson.dumps({**left, ERASED: True})
+    return json_text({**left, ERASED: True}).encode()
 
 
 def _type_of(event: Mapping[str, Any]) -> str | None:
