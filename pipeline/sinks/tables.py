@@ -132,7 +132,7 @@ class TablesSink:
             entries.unpersist()
         for calls, table in LATEST_TABLES.items():
             if calls in existing or calls in seen.tables:
-                self._compute_anew(spark, calls, table, is_new=table not in existing)
+                self.compute_anew(spark, calls, is_new=table not in existing)
 
     def _replace(
         self,
@@ -165,8 +165,9 @@ class TablesSink:
             sink.replace(rows, before, days)
         self._layouts[table] = following
 
-    def _compute_anew(self, spark: SparkSession, calls: str, table: str, *, is_new: bool) -> None:
-        """Replace all latest traits by those of all calls."""
+    def compute_anew(self, spark: SparkSession, calls: str, *, is_new: bool = False) -> None:
+        """Replace all latest traits by those of all stored calls, of a table in LATEST_TABLES."""
+        table = LATEST_TABLES[calls]
         traits = {n: t for n, t in self._layout(spark, calls).items() if not n.startswith(f"{CONTEXT}_")}
         layout = traits if is_new else {**traits, **self._layout(spark, table)}
         columns = struct_of({**LATEST_COLUMNS, **layout})

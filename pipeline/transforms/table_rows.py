@@ -112,7 +112,7 @@ class Entry:
 
 def read_entry(record: Record) -> Entry:
     """Parse a record; any bytes are an entry."""
-    event = _read_object(record.value or b"")
+    event = read_object(record.value or b"")
     is_cloudevent = bool(record.gw and len(record.gw) > 1 and record.gw[1] & FLAG_CLOUDEVENT)
     if is_cloudevent:
         return Entry(record, event, CLOUDEVENTS)
@@ -310,7 +310,7 @@ def _fields(field: str, around: tuple[str, ...], given: Mapping[str, Any]) -> It
             yield Cell(column_of(field, path), ".".join((field, *path)), value)
 
 
-def _read_object(value: bytes) -> Mapping[str, Any]:
+def read_object(value: bytes) -> Mapping[str, Any]:
     try:
         event = orjson.loads(value)
         if _LONG_NUMBER.search(value):
