@@ -47,7 +47,6 @@ from pipeline.transforms.table_names import (
     FIXED_COLUMNS,
     LATEST_TABLES,
     LOADS,
-    OTHERS,
     STANDARD_TABLES,
     TYPE_TABLES,
 )
@@ -55,13 +54,14 @@ from pipeline.transforms.table_rows import (
     PROPERTIES,
     RESCUED,
     TRAITS,
+    WHOLE,
     Record,
     columns_of_table,
 )
 from pipeline.transforms.table_types import Type
 
 OF_THE_JOB = frozenset({DRIFT, LOADS, *LATEST_TABLES.values()})
-EVERY_EVENT = frozenset({*TYPE_TABLES.values(), OTHERS})
+EVERY_EVENT = frozenset({*TYPE_TABLES.values(), *WHOLE})
 """The tables of which each event has a row in exactly one."""
 
 ROWS_OF_A_FILE = 200_000
@@ -307,7 +307,7 @@ class TablesSink:
         fixed = {name: TABLE_COLUMNS[name] for name in names}
         if self.has_variants:
             fixed |= {name: "variant" for name in (PROPERTIES, TRAITS) if name in fixed}
-        dynamic = {} if table == OTHERS else {**layout, RESCUED: "string"}
+        dynamic = {} if table in WHOLE else {**layout, RESCUED: "string"}
         return struct_of(fixed | dynamic)
 
 
