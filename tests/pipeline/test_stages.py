@@ -44,7 +44,11 @@ def test_job_reports_its_steps_before_spark_starts(
     done = job_without_spark(name, *arguments)
 
     *stages, last = done.stderr.splitlines()
-    asked = [] if name in ("replay", "clean", "compact", "erase") else [f"asking log://{tmp_path}/log?topic=events"]
+    asked = (
+        []
+        if name in ("replay", "clean", "compact", "erase")
+        else [f"asking log://{tmp_path}/log?topic=events"]
+    )
     assert [stage.partition(" s  ")[2] for stage in stages] == [*asked, "starting Spark"]
     assert all(stage.startswith(f"{name.replace('_', '-')}: ") for stage in stages)
     assert last == "pipeline: Spark would start now"
