@@ -21,6 +21,7 @@ from locust.rpc import Message
 from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
 from loadtests.load import clients, session_phone, vandal
+from loadtests.load.division import Division
 from loadtests.load.options import Options, add_options
 from loadtests.load.profiles import PROFILES, clients_at
 from loadtests.load.run import RUN
@@ -35,6 +36,8 @@ STOP_TIMEOUT_S = 30.0
 LAST_REPORT_S = 30.0
 """What a worker may take for its last report, once its clients have stopped."""
 
+DIVISION = Division()
+
 
 class ProfileShape(LoadTestShape):
     """Follows the profile, and ends the run."""
@@ -44,6 +47,8 @@ class ProfileShape(LoadTestShape):
         assert self.runner is not None
         options = Options.of(self.runner.environment.parsed_options)
         profile, second = PROFILES[options.load_profile], time.perf_counter() - self.start_time
+        if profile.divides and second > options.seconds / 2:
+            DIVISION.begin()
         count = clients_at(profile, second, seconds=options.seconds, basic=options.clients)
         kinds: list[type[User]] = [globals()[name] for name in profile.clients]
         return None if count is None else (count, SPAWN_PER_S, kinds)
@@ -97,6 +102,7 @@ def _judge(environment: Environment, **_: Any) -> None:
     options = Options.of(environment.parsed_options)
     stats, RUN.cpu_s = environment.stats, RUN.cpu_s + RUN.lap_cpu_s()
     seconds = max(0.0, (stats.last_request_timestamp or 0) - stats.start_time)
+    undivided = DIVISION.problems() if PROFILES[options.load_profile].divides else []
     compared, unreadable = _compared(options)
     summary = summary_of(
         options,
@@ -106,7 +112,7 @@ def _judge(environment: Environment, **_: Any) -> None:
         cpu_s=RUN.cpu_s,
         events=RUN.events,
     )
-    summary["broken"] += unreadable
+    summary["broken"] += [*undivided, *unreadable]
     if RUN.unheard:
         summary["broken"].append(f"the last figures of {len(RUN.unheard)} of the workers did not arrive")
     print(as_text(summary), flush=True)

@@ -136,7 +136,9 @@ async def test_ids_receipts_and_sessions_stay_known_through_two_divisions(
     assert answers(gateway, more, 2) == second
     third = [new_event() for _ in range(EVENTS)]
     answers(gateway, third, 3)
-    inherits = [row["inherits"] for row in rows(gateway, "reshard", "status")]
+    status = rows(gateway, "reshard", "status", "--url", gateway.admin_url)
+    assert [row["lag"] for row in status] == [None] * 4 + [0] * 12
+    inherits = [row["inherits"] for row in status]
     assert [len(line) for line in inherits] == [0] * 4 + [1] * 4 + [1] * 4 + [2] * 4
     verified = rows(gateway, "verify", "--url", gateway.admin_url)
     assert [row["verified"] for row in verified] == [True] * 16

@@ -9,8 +9,10 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -57,11 +59,13 @@ def ended(code: int | None, output: bytes, folder: Path) -> Ended:
     return Ended(code, output.decode(), found)
 
 
-def run(gateway: Gateway, folder: Path, *options: str) -> Ended:
+def run(
+    gateway: Gateway, folder: Path, *options: str, more: Mapping[str, str] = MappingProxyType({})
+) -> Ended:
     done = subprocess.run(
         command(gateway.url, folder, *options),
         cwd=ROOT,
-        env=environment(gateway),
+        env={**environment(gateway), **more},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         timeout=PATIENCE_S,
@@ -70,7 +74,7 @@ def run(gateway: Gateway, folder: Path, *options: str) -> Ended:
     return ended(done.returncode, done.stdout, folder)
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", [name for name, profile in PROFILES.items() if not profile.divides])
 def test_profile_finds_a_gateway_in_order(profile: str, gateway: Gateway, tmp_path: Path) -> None:
     before = gateway.stats()["totals"]
     options = ("--load-profile", profile, "--seconds", "2", "--events-per-s", "400", "--duplicates", "0.3")
@@ -86,6 +90,28 @@ def test_profile_finds_a_gateway_in_order(profile: str, gateway: Gateway, tmp_pa
 def in_two_processes() -> tuple[str, ...]:
     port = str(free_port())
     return ("--processes", "2", "--master-bind-port", port, "--master-port", port)
+
+
+def test_topic_is_divided_in_the_middle_of_a_profile(kafka_bootstrap: str, tmp_path: Path) -> None:
+    log = {
+        "GATEWAY_LOG": "kafka",
+        "GATEWAY_KAFKA_BOOTSTRAP_SERVERS": kafka_bootstrap,
+        "GATEWAY_TOPIC": f"load-{uuid.uuid4().hex[:12]}",
+        "GATEWAY_PARTITIONS": "2",
+    }
+    with Gateway(tmp_path / "gateway", log) as gateway:
+        options = ("--load-profile", "reshard", "--seconds", "6", "--events-per-s", "200", *LENIENT)
+        found = run(gateway, tmp_path, *options, more=gateway.environment)
+        assert (found.code, found.summary["broken"]) == (0, []), found.output
+        assert len(gateway.stats()["partitions"]) == 4
+        assert "each event is in the log once" in found.summary["log"]
+
+
+def test_profile_that_divides_says_why_the_topic_was_not(gateway: Gateway, tmp_path: Path) -> None:
+    options = ("--load-profile", "reshard", "--seconds", "2", "--events-per-s", "100", *LENIENT)
+    found = run(gateway, tmp_path, *options, more=gateway.environment)
+    assert found.code == 1, found.output
+    assert "only a topic on Kafka can be divided" in found.output
 
 
 def test_workers_share_a_profile_and_the_master_judges(gateway: Gateway, tmp_path: Path) -> None:

@@ -266,6 +266,34 @@ def test_restoring_partitions_show_how_far_they_are(gateway: Gateway, open_page:
     expect(state_of(page)).to_have_text("2 of 8 partitions restore: 40 % done, about 1.6 min left.")
 
 
+def test_a_topic_that_is_being_divided_and_what_partitions_inherit_are_shown(
+    gateway: Gateway, open_page: Open
+) -> None:
+    stats = gateway.stats()
+    line = [{"partition": 0, "end_offset": 1234}]
+    heir = {"slots": 256, "inherits": line, "inherited_lag": 750}
+    stats["reshard"] |= {"plan": 1}
+    reading = states.changed(stats, {4: states.restoring(1000, 750) | heir})
+
+    def before(page: Page) -> None:
+        states.answer(page, "admin/v1/stats", reading)
+
+    page = open_page(gateway.admin_url, before=before, view="#partitions")
+    expect(state_of(page)).to_have_text("1 of 8 partitions read what they inherit: 25 % done.")
+    page.get_by_role("button", name="Partition 4, 25 %").click()
+    facts = page.locator("#partition")
+    expect(facts).to_contain_text("256 of 4,096")
+    expect(facts).to_contain_text("partition 0 below 1,234")
+    expect(facts).to_contain_text("750 records")
+    waiting = stats["reshard"] | {"waiting_seconds": 3.2}
+    states.answer(page, "admin/v1/stats", stats | {"reshard": waiting})
+    expect(state_of(page)).to_have_text("The topic is being divided: requests have waited for 3 s.")
+    expect(state_of(page)).to_have_attribute("data-level", "warn")
+    waiting = stats["reshard"] | {"waiting_seconds": 12.0}
+    states.answer(page, "admin/v1/stats", stats | {"reshard": waiting})
+    expect(state_of(page)).to_have_attribute("data-level", "bad")
+
+
 def test_a_log_that_is_down_a_full_disk_and_a_short_window_are_told_first(
     gateway: Gateway, open_page: Open
 ) -> None:
