@@ -18,7 +18,7 @@ class Division:
     """Divides the topic once, beside the clients of this process."""
 
     def __init__(self) -> None:
-        self._running: gevent.Greenlet | None = None
+        self._running: gevent.Greenlet[..., None] | None = None
 
     def begin(self) -> None:
         """Begin, unless that was done before."""

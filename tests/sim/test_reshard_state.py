@@ -1,6 +1,6 @@
 """
-Claim: what lanes remember survives a division, however it is kept: in snapshots of before, in logs alone, and at
-the limit of client sessions, where the oldest ones are evicted.
+Claim: what lanes remember survives a division, however it is kept: in snapshots of before, in logs alone, and
+at the limit of client sessions, where the oldest ones are evicted.
 """
 
 from collections.abc import Iterator
