@@ -24,6 +24,7 @@ from pipeline.audit.verdict import (
     Timeline,
 )
 from pipeline.errors import UsageError
+from pipeline.runtime.erasures import ErasureList
 from pipeline.sources.extent import OffsetRanges
 from pipeline.sources.local import LocalRecords
 from pipeline.sources.records import LakeSource, Selection, Source
@@ -63,6 +64,8 @@ class AuditRequest:
     read_local_ledger: Callable[[LocalRecords], Scope | None] = lambda _: None
     """Does so without Spark."""
     engine: Engine = Engine.AUTO
+    erasures: ErasureList | None = None
+    """Persons of whom an archive must hold nothing."""
 
     @property
     def is_provable(self) -> bool:

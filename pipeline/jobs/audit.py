@@ -18,6 +18,7 @@ from pipeline.audit.run_audit import run_audit
 from pipeline.audit.scope import Scope
 from pipeline.errors import UsageError
 from pipeline.runtime import options
+from pipeline.runtime.erasures import ErasureList
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.sinks.lake import local_ledger, published_ledger
@@ -191,6 +192,7 @@ def audit(
         read_ledger=partial(_ledger, source),
         read_local_ledger=_local_ledger,
         engine=engine,
+        erasures=ErasureList.of_environment(),
     )
     is_whole = since_last is None and request.selection.is_everything
     compared = comparison_of(source, input_name, inputs_file, input_from, is_whole=is_whole)

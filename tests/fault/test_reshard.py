@@ -17,9 +17,10 @@ import orjson
 import pytest
 
 from tests.fault.conftest import PARTITIONS, kafka_log, sqlite_log
-from tests.support.gateway import START_TIMEOUT_S, Gateway
+from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event
 from tests.support.verdict import read_kafka
+from tests.support.waiting import PATIENCE_S
 
 EVENTS = 60
 SESSIONS = 12
@@ -36,9 +37,9 @@ def gateway(kafka_bootstrap: str, tmp_path: Path) -> Iterator[Gateway]:
 def posted(gateway: Gateway, events: list[dict[str, Any]], **headers: str) -> bytes:
     """Post events, again while the gateway asks for it, and return the answer."""
     url = f"{gateway.url}/v1/events"
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
-        answer = httpx.post(url, json={"batch": events}, auth=AUTH, headers=headers, timeout=30)
+        answer = httpx.post(url, json={"batch": events}, auth=AUTH, headers=headers)
         if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() > deadline:
             return answer.raise_for_status().content
         time.sleep(0.1)
@@ -83,7 +84,7 @@ def requests_meanwhile(gateway: Gateway) -> Iterator[list[int]]:
     ended = threading.Event()
 
     def post() -> None:
-        with httpx.Client(auth=AUTH, timeout=30) as client:
+        with httpx.Client(auth=AUTH) as client:
             while not ended.is_set():
                 answer = client.post(f"{gateway.url}/v1/events", json={"batch": [new_event()]})
                 statuses.append(answer.status_code)

@@ -6,6 +6,7 @@ says something wrong, or misses a limit, makes the exit code 1.
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -18,11 +19,11 @@ import pytest
 
 from loadtests.load.profiles import PROFILES
 from tests.support.gateway import Gateway
-from tests.support.processes import HOST
-from tests.support.tcp_server import TCPServer
+from tests.support.processes import HOST, children_of, free_port
+from tests.support.tcp_server import TCPServer, close
+from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 60.0
 LENIENT = ("--p99-ms", "60000", "--late-max", "1", "--refused-max", "1")
 """Nothing is asserted about time: others may have the cores."""
 
@@ -37,7 +38,8 @@ class Ended(NamedTuple):
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with Gateway(tmp_path_factory.mktemp("gateway"), {"GATEWAY_LOGGING_LEVEL": "warning"}) as running:
+    settings = {"GATEWAY_LOGGING_LEVEL": "warning"}
+    with Gateway(tmp_path_factory.mktemp("gateway"), settings) as running:
         yield running
 
 
@@ -66,7 +68,7 @@ def run(
         env={**environment(gateway), **more},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=TIMEOUT_S,
+        timeout=PATIENCE_S,
         check=False,
     )
     return ended(done.returncode, done.stdout, folder)
@@ -83,6 +85,11 @@ def test_profile_finds_a_gateway_in_order(profile: str, gateway: Gateway, tmp_pa
     assert (after["conflicts"], after["unknown"]) == (0, 0)
     assert "each event is in the log once" in found.summary["log"]
     assert "<html" in (tmp_path / "report.html").read_text()
+
+
+def in_two_processes() -> tuple[str, ...]:
+    port = str(free_port())
+    return ("--processes", "2", "--master-bind-port", port, "--master-port", port)
 
 
 def test_topic_is_divided_in_the_middle_of_a_profile(kafka_bootstrap: str, tmp_path: Path) -> None:
@@ -109,9 +116,24 @@ def test_profile_that_divides_says_why_the_topic_was_not(gateway: Gateway, tmp_p
 
 def test_workers_share_a_profile_and_the_master_judges(gateway: Gateway, tmp_path: Path) -> None:
     before = gateway.stats()["totals"]["received"]
-    found = run(gateway, tmp_path, "--seconds", "2", "--processes", "2", *LENIENT)
+    found = run(gateway, tmp_path, "--seconds", "2", *in_two_processes(), *LENIENT)
     assert (found.code, found.summary["broken"]) == (0, []), found.output
     assert found.summary["events_acknowledged"] == gateway.stats()["totals"]["received"] - before
+
+
+@pytest.mark.regression("a load test counted without the figures of a worker that died, and said nothing")
+def test_figures_of_a_worker_that_died_are_missed(gateway: Gateway, tmp_path: Path) -> None:
+    before = gateway.stats()["totals"]["received"]
+    words = command(gateway.url, tmp_path, "--seconds", "6", *in_two_processes(), *LENIENT)
+    with subprocess.Popen(
+        words, cwd=ROOT, env=environment(gateway), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as running:
+        until(lambda: gateway.stats()["totals"]["received"] > before, "the first events")
+        os.kill(children_of(running.pid)[0], signal.SIGKILL)
+        output, _ = running.communicate(timeout=PATIENCE_S)
+    found = ended(running.returncode, output, tmp_path)
+    assert found.code == 1, found.output
+    assert "the last figures of 1 of the workers did not arrive" in found.summary["broken"]
 
 
 def test_broken_limit_is_an_exit_code(gateway: Gateway, tmp_path: Path) -> None:
@@ -143,7 +165,9 @@ class Liar(TCPServer):
                 await writer.drain()
         finally:
             sending.cancel()
-            to_gateway.close()
+            to_gateway.close()  # at once: whoever is cancelled does not come to the next line
+            await asyncio.gather(sending, return_exceptions=True)
+            await close(to_gateway)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +192,7 @@ async def test_wrong_answer_is_an_exit_code(
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        output, _ = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
+        output, _ = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     found = ended(process.returncode, output, tmp_path)
     assert found.code == 1, found.output
     assert found.summary["broken"] != []
