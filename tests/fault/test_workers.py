@@ -30,7 +30,7 @@ from tests.support.workers import Worker, Workers
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 LOAD_S = 1.5  # the load, not a wait for a condition
-PATIENT = {"GATEWAY_ANSWER_TIMEOUT": "30s", "GATEWAY_KAFKA_REQUEST_TIMEOUT": "31s"}
+PATIENT = {"GATEWAY_ANSWER_TIMEOUT": "20s", "GATEWAY_KAFKA_REQUEST_TIMEOUT": "25s"}
 CUT_S = 4.0  # long enough for both sides to find each other dead
 PRE_STOP_S = 1.0  # the chart's preStop, shorter
 ENDPOINTS_S = 0.5  # for load balancers to notice that a pod goes

@@ -128,8 +128,8 @@ def gateway(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> I
         "GATEWAY_KAFKA_BOOTSTRAP_SERVERS": kafka_bootstrap,
         "GATEWAY_TOPIC": TOPIC,
         "GATEWAY_PARTITIONS": str(PARTITIONS),
-        "GATEWAY_ANSWER_TIMEOUT": "30s",
-        "GATEWAY_KAFKA_REQUEST_TIMEOUT": "31s",
+        "GATEWAY_ANSWER_TIMEOUT": "20s",
+        "GATEWAY_KAFKA_REQUEST_TIMEOUT": "25s",
     }
     gateway = Gateway(tmp_path_factory.mktemp("drift"), env)
     with gateway:

@@ -100,7 +100,7 @@ class Gateway:
     def environment(self) -> dict[str, str]:
         """What the process sees: nothing of the caller's GATEWAY_* settings."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
-        of_its_log = {} if "GATEWAY_LOG" in self._env else self.embedded_settings
+        of_its_log = {} if self._env.get("GATEWAY_LOG") == "kafka" else self.embedded_settings
         return inherited | {
             **of_its_log,
             "GATEWAY_MODE": "development",
