@@ -26,7 +26,7 @@ test: $(TEST_NEEDS) ## run all tests, three at a time; or some, e.g. make test A
 	@[ -n "$(ARGS)" ] || echo "All tests, about a quarter of an hour on two cores: Spark in two processes, and in a third" \
 	  "gateways, logs and brokers, faults, SDKs, simulation, contracts and units." \
 	  "Those that need Python alone, in about a minute: make unit"
-	@exec $(BIN)/pytest $(or $(ARGS),-n 3)
+	@exec $(BIN)/pytest $(or $(ARGS),-n 3 --reruns 1)
 
 unit: export SIM_HISTORIES ?= 250
 unit: $(VENV)/.stamp-dev ## run the tests that need Python alone, with a quarter of the simulated histories, in a minute

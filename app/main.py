@@ -43,6 +43,7 @@ from app.process.life import (
     supervise,
     url_of,
 )
+from app.process.plan_progress import PlanProgress
 from app.round import House, Round, build_round
 from app.settings.data_dir import locked
 from app.settings.model import Settings
@@ -158,7 +159,9 @@ class _Process:
                     tune_interpreter()
                 for gate, app in zip(self._gates, this.apps, strict=True):
                     gate.app = app
+                self._house.plan_progress.follow(layout.plan)
                 owned = await self._run_round(opened, this)
+                self._house.plan_progress.wait()
         for gate in self._gates[:1]:
             gate.open()
         if background:
@@ -211,6 +214,7 @@ class _Process:
             IngestLoop(),
             self._traces,
             self._crashpoint,
+            PlanProgress(self._clock),
         )
 
     def _build_servers(self, house: House, apps: Sequence[ASGIApp]) -> None:

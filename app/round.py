@@ -38,6 +38,7 @@ from app.native_module import native_version
 from app.process.background_tasks import announce, tell_outages, trim_log
 from app.process.clock_check import follow_wall_clock, keep_time
 from app.process.life import Lanes, bind
+from app.process.plan_progress import PlanProgress
 from app.process.setting_watch import SettingWatch
 from app.settings.model import Settings
 from app.stores import OpenLog, membership_of, open_input, own_topic_ids
@@ -69,6 +70,7 @@ class House(NamedTuple):
     ingest_loop: IngestLoop
     traces: Traces | None
     crashpoint: Crashpoint | None
+    plan_progress: PlanProgress
 
 
 class Round(NamedTuple):
@@ -179,6 +181,7 @@ def _admin_context_of(
         house.tail,
         History(clock),
         refusals=house.refusals,
+        plan_progress=house.plan_progress,
         setting_watch=setting_watch,
         snapshotter=None
         if snapshots is None

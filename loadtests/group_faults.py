@@ -27,12 +27,12 @@ from typing import Any
 from tests.support.http import cli
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.verdict import assert_exactly_once, read_kafka
-from tests.support.workers import Load, Worker, Workers, until
+from tests.support.waiting import until_in_thread
+from tests.support.workers import Load, Worker, Workers
 
 PARTITIONS = 8
 LOAD_S = 2.0
 FREEZE_S = 20.0
-DIVIDED_S = 60.0
 STARTED_IN_S = 60.0
 
 SAFE = {"min.insync.replicas": "2", "retention.ms": "-1"}
@@ -183,7 +183,7 @@ async def divide(bench: Bench) -> None:
         arguments = ("reshard", "plan", "--partitions", str(row.partitions), "--notice", "0")
         done = await asyncio.to_thread(cli, workers.all[0], *arguments)
         assert done.returncode == 0, done.stderr.decode()
-        await until(lambda: all(len(each.states()) > row.partitions for each in workers.all), DIVIDED_S)
+        await until_in_thread(lambda: all(len(each.states()) > row.partitions for each in workers.all))
         await workers.settle()
         await asyncio.sleep(LOAD_S)
         note(row, load)
@@ -195,7 +195,7 @@ async def leave(worker: Worker) -> float:
     """Stop a worker in order; return the duration. Clients send to it until it is not ready."""
     began = time.monotonic()
     worker.process.terminate()
-    await until(lambda: not (worker.is_running and worker.is_ready()), STARTED_IN_S)
+    await until_in_thread(lambda: not (worker.is_running and worker.is_ready()))
     worker.is_in_use = False
     assert await asyncio.to_thread(worker.wait) == 0  # a second signal would end it at once
     return time.monotonic() - began

@@ -14,11 +14,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gevent
 from locust import LoadTestShape, User, events
 from locust.env import Environment
-from locust.runners import WorkerRunner
+from locust.rpc import Message
+from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
 from loadtests.load import clients, session_phone, vandal
+from loadtests.load.division import Division
 from loadtests.load.options import Options, add_options
 from loadtests.load.profiles import PROFILES, clients_at
 from loadtests.load.run import RUN
@@ -30,6 +33,10 @@ SessionPhone, Vandal = session_phone.SessionPhone, vandal.Vandal
 
 SPAWN_PER_S = 100.0
 STOP_TIMEOUT_S = 30.0
+LAST_REPORT_S = 30.0
+"""What a worker may take for its last report, once its clients have stopped."""
+
+DIVISION = Division()
 
 
 class ProfileShape(LoadTestShape):
@@ -40,6 +47,8 @@ class ProfileShape(LoadTestShape):
         assert self.runner is not None
         options = Options.of(self.runner.environment.parsed_options)
         profile, second = PROFILES[options.load_profile], time.perf_counter() - self.start_time
+        if profile.divides and second > options.seconds / 2:
+            DIVISION.begin()
         count = clients_at(profile, second, seconds=options.seconds, basic=options.clients)
         kinds: list[type[User]] = [globals()[name] for name in profile.clients]
         return None if count is None else (count, SPAWN_PER_S, kinds)
@@ -56,15 +65,34 @@ def _prepare(environment: Environment, **_: Any) -> None:
 
 
 def _begin(environment: Environment, **_: Any) -> None:
-    RUN.begin(Options.of(environment.parsed_options))
+    runner = environment.runner
+    workers = {worker.id for worker in runner.clients.all} if isinstance(runner, MasterRunner) else set()
+    RUN.begin(Options.of(environment.parsed_options), workers)
+
+
+def _end(environment: Environment, **_: Any) -> None:
+    """Have workers quit, and wait for their last reports; locust alone would wait for half a second."""
+    RUN.is_over = True
+    runner, options = environment.runner, environment.parsed_options
+    if isinstance(runner, MasterRunner) and options is not None and options.headless:
+        for worker in runner.clients.all:
+            runner.server.send_to_client(Message("quit", None, worker.id))
+        until = time.monotonic() + STOP_TIMEOUT_S + LAST_REPORT_S
+        while _unheard_of(runner) and time.monotonic() < until:
+            gevent.sleep(0.05)
+
+
+def _unheard_of(runner: MasterRunner) -> set[str]:
+    """Return the workers whose last reports are still to be expected."""
+    return RUN.unheard & {worker.id for worker in runner.clients.all if worker.state != STATE_MISSING}
 
 
 def _report(data: dict[str, Any], **_: Any) -> None:
     data["gateway_load"] = RUN.report()
 
 
-def _take_report(data: dict[str, Any], **_: Any) -> None:
-    RUN.take_report(data["gateway_load"])
+def _take_report(client_id: str, data: dict[str, Any], **_: Any) -> None:
+    RUN.take_report(client_id, data["gateway_load"])
 
 
 def _judge(environment: Environment, **_: Any) -> None:
@@ -74,6 +102,7 @@ def _judge(environment: Environment, **_: Any) -> None:
     options = Options.of(environment.parsed_options)
     stats, RUN.cpu_s = environment.stats, RUN.cpu_s + RUN.lap_cpu_s()
     seconds = max(0.0, (stats.last_request_timestamp or 0) - stats.start_time)
+    undivided = DIVISION.problems() if PROFILES[options.load_profile].divides else []
     compared, unreadable = _compared(options)
     summary = summary_of(
         options,
@@ -83,7 +112,9 @@ def _judge(environment: Environment, **_: Any) -> None:
         cpu_s=RUN.cpu_s,
         events=RUN.events,
     )
-    summary["broken"] += unreadable
+    summary["broken"] += [*undivided, *unreadable]
+    if RUN.unheard:
+        summary["broken"].append(f"the last figures of {len(RUN.unheard)} of the workers did not arrive")
     print(as_text(summary), flush=True)
     if options.summary:
         Path(options.summary).parent.mkdir(parents=True, exist_ok=True)
@@ -110,6 +141,7 @@ def _compared(options: Options) -> tuple[Compared | None, list[str]]:
 events.init_command_line_parser.add_listener(add_options)
 events.init.add_listener(_prepare)
 events.test_start.add_listener(_begin)
+events.test_stop.add_listener(_end)
 events.report_to_master.add_listener(_report)
 events.worker_report.add_listener(_take_report)
 events.quitting.add_listener(_judge)

@@ -21,9 +21,11 @@ from pipeline.jobs.archive import archive
 from pipeline.jobs.audit import audit
 from pipeline.jobs.clean import clean
 from pipeline.jobs.compact import compact
+from pipeline.jobs.erase import erase
 from pipeline.jobs.minute_counts import minute_counts
 from pipeline.jobs.replay import replay
 from pipeline.jobs.sessionize import sessionize
+from pipeline.jobs.suspects import suspects
 from pipeline.jobs.tables import tables
 from pipeline.runtime.session import DEBUG_VARIABLE
 
@@ -44,7 +46,7 @@ app = typer.Typer(
 )
 
 
-for job in (archive, tables, audit, minute_counts, sessionize, replay, clean, compact):
+for job in (archive, tables, audit, minute_counts, sessionize, replay, clean, compact, erase, suspects):
     app.command(job.__name__)(job)
 
 

@@ -92,6 +92,15 @@ TABLE_COLUMNS = {
     "group_id": TEXT,
     "previous_id": TEXT,
     "type": TEXT,
+    "event_id": TEXT,  # this and what follows: a CloudEvent's attributes
+    "event_source": TEXT,
+    "subject": TEXT,
+    "data_content_type": TEXT,
+    "data_schema": TEXT,
+    "data_base64": TEXT,
+    "event_time": MOMENT,
+    "data": TEXT,
+    "extensions": TEXT,
     "received_at": MOMENT,  # log time
     "sent_at": MOMENT,
     "original_timestamp": MOMENT,  # the client's clock

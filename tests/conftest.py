@@ -15,11 +15,13 @@ import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
 
+from tests.support.client import Client
 from tests.support.constants import NO_DELAY, NO_LINGER
 from tests.support.gateway import Gateway
 from tests.support.kafka import KafkaBroker, Properties, create_topic, delete_topics
 from tests.support.schedule import BySharedFixtures
 from tests.support.virtual_time import VirtualTimeLoop
+from tests.support.waiting import PATIENCE_S
 
 BROKER_FIXTURES = {"kafka_broker", "kafka_bootstrap", "private_kafka_broker", "topic"}
 
@@ -33,8 +35,13 @@ BOOTSTRAP_VARIABLE = "TEST_KAFKA_BOOTSTRAP_SERVERS"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+pytest_plugins = ["tests.support.again"]
+
 Gateway.forks = True
 Gateway.forked_constants = {**NO_LINGER, **NO_DELAY}
+# 503 is what a test causes, not a machine that has more to do.
+Gateway.embedded_settings = {"GATEWAY_ANSWER_TIMEOUT": "60s"}
+Client.request_timeout_s = PATIENCE_S
 
 # The same examples in every run, and no opinion on how fast the machine is.
 settings.register_profile(
@@ -77,6 +84,15 @@ def _certificates_are_read_once() -> Iterator[None]:
     """Let all clients of httpx share what each reads otherwise, also to poll: 140 certificates, in 40 ms."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("httpx._transports.default.create_ssl_context", cache(httpx.create_ssl_context))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _clients_are_patient() -> Iterator[None]:
+    """Give the clients of tests time, which have five seconds otherwise; the product's name theirs."""
+    with pytest.MonkeyPatch.context() as patched:
+        for phase in ("connect", "read", "write", "pool"):
+            patched.setattr(f"httpx._config.DEFAULT_TIMEOUT_CONFIG.{phase}", PATIENCE_S)
         yield
 
 

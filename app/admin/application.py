@@ -37,6 +37,7 @@ from app.admin.probes import add_probes
 from app.admin.quarantine_search import locate
 from app.admin.quarantined import Quarantined, add_quarantined, differs_in
 from app.admin.replay import ReplayAt, add_replay, no_record
+from app.admin.reshard import ReshardCollector, inheritance_of, reshard_document
 from app.admin.runbooks import add_runbooks
 from app.admin.scopes import READ, Scope, check_scopes
 from app.admin.sessions import add_sessions
@@ -57,6 +58,7 @@ from app.http.refusal_counts import RefusalCounts
 from app.http.source_use import SourceUse
 from app.ingest.observed import Observed
 from app.inputs.inputs import Inputs
+from app.process.plan_progress import PlanProgress
 from app.process.setting_watch import SettingWatch
 from app.settings.model import Settings
 from app.settings.version import VERSION
@@ -87,12 +89,15 @@ class AdminContext:
     native: NativeUse | None = None
     use: SourceUse = field(default_factory=SourceUse)
     observed: Observed | None = None
+    plan_progress: PlanProgress = field(default_factory=lambda: PlanProgress(SystemClock()))
 
     def stats(self) -> dict[str, Any]:
         """Return this worker's own statistics."""
         router, group = self.router, self.group
         documents = [
-            partition_of(lane) | places_of(group, number, self.worker)
+            partition_of(lane)
+            | inheritance_of(lane, router.layout if number < len(router.lanes) else None)
+            | places_of(group, number, self.worker)
             for number, lane in enumerate(router.all_lanes)
         ]
         return {
@@ -103,6 +108,7 @@ class AdminContext:
             "outage": router.outage,
             "wrong_settings": self.setting_watch.sentences,
             "group": group_of(group),
+            "reshard": reshard_document(self.plan_progress, router.layout),
             **self.edge.document(),
             "inputs": inputs_document(self.inputs),
             "observed": observed_document(self.observed),
@@ -117,6 +123,7 @@ class AdminContext:
         if self.group is not None:
             registry.register(GroupCollector(self.group))
         registry.register(self.edge)
+        registry.register(ReshardCollector(self.plan_progress))
         registry.register(SettingCollector(self.setting_watch))
         registry.register(SourceCollector(self.use))
         if self.observed is not None:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
 
+from app.admin.reshard import inherited_lag
 from app.admin.scraped import ScrapedCollector
 from app.admin.stats import bytes_of, files_of, oldest_use_ms, wal_of
 from app.http.refusal_counts import SOURCES_MAX
@@ -253,6 +254,11 @@ GAUGES: Table = (
         "gateway_restore_lag_records",
         "Offsets to replay before the lane serves",
         lambda lane: lane.metrics.restore_lag,
+    ),
+    (
+        "gateway_inherited_lag_records",
+        "Offsets of its ancestors' logs that a partition which was divided off has yet to read",
+        inherited_lag,
     ),
     (
         "gateway_restore_progress_ratio",

@@ -23,7 +23,8 @@ def add_partitions(app: FastAPI, group: GroupLanes | None, read: Read, ingest_lo
     async def ask() -> tuple[dict[str, Stats], dict[str, str]]:
         own = read()
         others, silent = ({}, {}) if group is None else await ask_others(group, STATS)
-        return {own["worker"]: own, **others}, silent
+        workers = {own["worker"]: own, **others}
+        return with_same_plan(workers, silent)
 
     @app.get("/admin/v1/partitions", dependencies=[READ])
     async def get_partitions() -> Response:
@@ -43,6 +44,16 @@ def add_partitions(app: FastAPI, group: GroupLanes | None, read: Read, ingest_lo
             raise NotFoundError(detail=f"there are {count} partitions")
         views = {name: stats[stream][partition] for name, stats in workers.items()}
         return json_answer({"silent": silent, "partition": partition, "workers": views})
+
+
+def with_same_plan(
+    workers: dict[str, Stats], silent: dict[str, str]
+) -> tuple[dict[str, Stats], dict[str, str]]:
+    """Return the workers with the partitions of the first one; the others count as silent."""
+    counts = {name: [len(stats[stream]) for stream in STREAMS] for name, stats in workers.items()}
+    wanted = next(iter(counts.values()))
+    others = {name: "it follows another plan" for name, count in counts.items() if count != wanted}
+    return {name: stats for name, stats in workers.items() if name not in others}, silent | others
 
 
 def views_of_servers(workers: Mapping[str, Stats], stream: str) -> list[dict[str, Any]]:

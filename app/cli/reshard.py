@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.cli.admin_client import AdminClient
 from app.cli.console import guarded, note, run_quietly
-from app.cli.options import Output, print_rows
+from app.cli.options import DEFAULT_URL, Output, Token, Url, print_rows
+from dedupe.model.errors import GatewayError
 
 if TYPE_CHECKING:
     from app.cli.resharding import Resharding
@@ -95,22 +97,42 @@ def close() -> None:
 
 @reshard.command()
 @guarded
-def status(output: Output = None) -> None:
+def status(url: Url = DEFAULT_URL, admin_token: Token = None, output: Output = None) -> None:
     """
     List the partitions of the clean topic on Kafka, with their slots and what each inherits.
 
-    A line has partition, slots, state, inherits (other partitions, each below an offset, oldest first) and
-    plan (how often the topic was planned anew).
+    A line has partition, slots, state, inherits (other partitions, each below an offset, oldest first),
+    first_lane_seq (the number of its first record), lag (offsets of what it inherits that its owner has yet
+    to read before it serves, as the gateway at --url knows; none if no gateway answers) and plan (how often
+    the topic was planned anew). What happens next is said on stderr. The Spark audit takes the JSON.
 
     Example: `gateway reshard status`
     """
 
     async def run() -> None:
         async with _resharding() as resharding:
-            rows = await resharding.status()
-        print_rows(rows, output)
+            rows, next_step = await resharding.status()
+        lags, why = _lags_at(AdminClient(url, admin_token))
+        print_rows([row | {"lag": lags.get(row["partition"])} for row in rows], output)
+        note(next_step)
+        note(why)
 
     run_quietly(run())
+
+
+def _lags_at(client: AdminClient) -> tuple[dict[int, int], str]:
+    """Return what partitions have yet to inherit, as a gateway knows, and a sentence on it."""
+    try:
+        partitions = client.ask("/admin/v1/partitions")["partitions"]
+    except GatewayError as err:
+        return {}, f"what partitions have yet to inherit is not known: {err}"
+    lags = {each["partition"]: each["inherited_lag"] for each in partitions if each.get("inherits")}
+    unknown = [number for number, lag in lags.items() if lag is None]
+    if unknown:
+        return lags, f"{len(unknown)} partitions have not begun to read what they inherit"
+    if left := sum(lags.values()):
+        return lags, f"{left:,} offsets of ancestors are yet to be read, before all partitions serve"
+    return lags, "all partitions that gateways serve know what they inherit"
 
 
 @reshard.command()

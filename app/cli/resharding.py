@@ -88,8 +88,8 @@ class Resharding:
         await self._plans.close_plan(routing.plan.number)
         await self.settling.settle(routing.undecided)
 
-    async def status(self) -> list[dict[str, Any]]:
-        """Return a row for each partition."""
+    async def status(self) -> tuple[list[dict[str, Any]], str]:
+        """Return a row for each partition, and a sentence on what happens next."""
         routing, is_closing = await self._routing()
         lineages = Layout(routing.base, before_plan(routing) if routing.undecided else routing)
         rows = []
@@ -106,10 +106,11 @@ class Resharding:
                     "slots": routing.homes.count(partition),
                     "state": state,
                     "inherits": line,
+                    "first_lane_seq": lineage.parent.lane_seq if lineage else 0,
                     "plan": routing.version.plan,
                 }
             )
-        return rows
+        return rows, _next_step(routing, is_closing=is_closing)
 
     def _plan_of(self, routing: Routing, partitions: int) -> Plan:
         now = 1 + max(routing.homes)
@@ -192,3 +193,22 @@ async def check_is_begun(store: LogStore, settings: Settings) -> None:
     """Raise ConfigurationError, IdentityMismatchError unless a gateway of these settings began the log."""
     if not await check_pins(store, settings.log.topics, Identity(settings.gateway.identity_key)):
         raise ConfigurationError("no gateway has served this log yet: set GATEWAY_PARTITIONS instead")
+
+
+def _next_step(routing: Routing, *, is_closing: bool) -> str:
+    """Return a sentence on what becomes of the last plan."""
+    plan, left = routing.plan, len(routing.undecided)
+    if plan is None:
+        return "the topic was never divided"
+    of = f"of {len(plan.parents)} partitions"
+    if not left:
+        return f"plan {plan.number} has ended: {len(routing.version.cut)} {of} are divided"
+    goes_on = f"`gateway reshard plan --partitions {plan.partitions}` goes on with it"
+    if routing.version.cut:
+        return f"plan {plan.number} is open: {left} {of} are yet to be divided; {goes_on}"
+    if is_closing:
+        return f"plan {plan.number} is being closed: `gateway reshard close` goes on with that"
+    return (
+        f"plan {plan.number} is open: no partition is divided yet; {goes_on}, and `gateway reshard close` "
+        "ends it"
+    )

@@ -4,13 +4,14 @@ Layout: how a topic is divided into partitions, for the whole life of a process.
 A partition that was divided off another one has a lineage: the logs from which its index follows.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from dedupe.decide.resharding import Routing
 from dedupe.model.inherited import level_start
-from dedupe.model.slots import PartitionMap, Slot, slot_of
+from dedupe.model.slots import PartitionMap, Slot, slot_of, slots_of
 from dedupe.model.types import Offset
 
 
@@ -86,6 +87,7 @@ class Layout:
         """The number of the last plan; 0 without any."""
         self.partitions = partitions if routing is None else 1 + max(routing.homes)
         self.map = PartitionMap(partitions)
+        self._slots = Counter(routing.homes) if is_divided and routing else None
         self._lineages: dict[int, Lineage] = {}
         if self.routing is not None:
             self.map = PartitionMap.of_homes(self.routing.homes, partitions)
@@ -94,6 +96,15 @@ class Layout:
     def lineage_of(self, partition: int) -> Lineage | None:
         """Return the lineage of a partition; None if the topic began with it."""
         return self._lineages.get(partition)
+
+    @property
+    def slots(self) -> int:
+        """Of all partitions together."""
+        return slots_of(self.base)
+
+    def slots_of(self, partition: int) -> int:
+        """Return how many slots a partition has."""
+        return self.slots // self.base if self._slots is None else self._slots[partition]
 
     def root_of(self, partition: int) -> int:
         """Return the partition of the beginning that had all slots of a partition."""

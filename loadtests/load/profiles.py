@@ -19,6 +19,7 @@ class Profile(NamedTuple):
     stages: Sequence[Stage]
     p99_ms: float = 1000.0  # of answers to well-behaved clients
     refused_max: float = 0.0  # share of their requests answered 429 or 503
+    divides: bool = False  # whether the topic, on Kafka, gets twice as many partitions in the middle
 
 
 CALM = (Stage(1.0, 1.0),)
@@ -57,6 +58,14 @@ PROFILES = {
         [Stage(1.0, 2.0)],
         p99_ms=3000.0,
         refused_max=0.05,
+    ),
+    "reshard": Profile(
+        "servers that send at an even pace while the topic, on Kafka, gets twice as many partitions",
+        ["Server"],
+        CALM,
+        p99_ms=10_000.0,
+        refused_max=0.5,
+        divides=True,
     ),
 }
 

@@ -1,6 +1,7 @@
 """
 Runs each profile against a gateway of its own on the embedded log, and writes the results; or, with
---workers, against workers of one machine on Kafka, of which one is killed in the middle.
+--workers, against workers of one machine on Kafka, of which one is killed in the middle, unless the profile
+divides their topic then.
 
     .venv/bin/python -m loadtests.load.record [--seconds 60] [--events-per-s 1000]
         [--workers 3] [--out build/load]
@@ -81,9 +82,9 @@ class Group:
         }
         self._bootstrap_servers = bootstrap_servers
 
-    def stored(self) -> int:
-        """Return how many events the log has."""
-        return len(asyncio.run(read_kafka(self._bootstrap_servers, self.topic, PARTITIONS)))
+    def stored(self, partitions: int) -> int:
+        """Return how many events the log has in so many partitions."""
+        return len(asyncio.run(read_kafka(self._bootstrap_servers, self.topic, partitions)))
 
 
 def kill_one(parent: int) -> None:
@@ -106,18 +107,20 @@ def measure(
         command = [sys.executable, "-m", "loadtests.load", "--host", gateway.url, "--load-profile", profile]
         command += ["--seconds", str(seconds), "--events-per-s", str(events_per_s)]
         command += ["--summary", str(summary), "--html", str(folder / f"{profile}.html")]
+        divides = PROFILES[profile].divides
         if group is not None:
             command += ["--failures-max", str(CUT_OFF_MAX)]
+        if group is not None and not divides:
             middle = threading.Timer(seconds / 2, kill_one, [gateway.process.pid])
             middle.start()
-        environment = os.environ | settings | {"GATEWAY_DATA_DIR": str(gateway.data)}
-        subprocess.run(command, cwd=ROOT, env=environment, check=False)
+        subprocess.run(command, cwd=ROOT, env=os.environ | gateway.environment, check=False)
         found: dict[str, Any] = json.loads(summary.read_text())
         cpu_s = cpu_seconds(gateway.process.pid) - cpu_before
         if group is None:
             totals = gateway.stats()["totals"]
         else:  # what the killed worker counted is gone
-            totals = {"received": found["events_acknowledged"], "accepted": group.stored()}
+            stored = group.stored(2 * PARTITIONS if divides else PARTITIONS)
+            totals = {"received": found["events_acknowledged"], "accepted": stored}
         return found | {
             "all_requests": found["requests"] + found["hostile"],
             "received": totals["received"],
@@ -164,8 +167,10 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-load-")))
         if args.workers:
             servers = stack.enter_context(KafkaBroker(folder / "kafka")).bootstrap_servers
-            gateways = f"{args.workers} workers on one Kafka broker, one killed by kill -9 in the middle"
-        for name in args.only or PROFILES:
+            middle = "in the middle one is killed by kill -9, or the topic is divided"
+            gateways = f"{args.workers} workers on one Kafka broker, {middle}"
+        possible = [name for name, profile in PROFILES.items() if args.workers or not profile.divides]
+        for name in args.only or possible:
             group = Group(servers, args.workers) if args.workers else None
             found.append(measure(name, args.seconds, args.events_per_s, folder, group))
     head = {

@@ -15,13 +15,16 @@ class Run:
         self.sample = Sample()
         self.events = 0
         self.cpu_s = 0.0
+        self.is_over = False
+        self.unheard: set[str] = set()
+        """The workers that have not sent their last report."""
         self._began = 0.0
         self._cpu_began = 0.0
         self._seconds = 1.0
 
-    def begin(self, options: Options) -> None:
-        """Start the clock."""
-        self._seconds = options.seconds
+    def begin(self, options: Options, workers: set[str]) -> None:
+        """Start the clock; a master has workers."""
+        self._seconds, self.is_over, self.unheard = options.seconds, False, workers
         self._began, self._cpu_began = time.monotonic(), time.process_time()
 
     @property
@@ -44,10 +47,13 @@ class Run:
     def report(self) -> dict[str, Any]:
         """Return a worker's report to its master since the last one."""
         events, self.events = self.events, 0
-        return {"cpu_s": self.lap_cpu_s(), "events": events, "receipts": self.sample.take_unreported()}
+        receipts = self.sample.take_unreported()
+        return {"cpu_s": self.lap_cpu_s(), "events": events, "receipts": receipts, "is_last": self.is_over}
 
-    def take_report(self, told: dict[str, Any]) -> None:
+    def take_report(self, worker: str, told: dict[str, Any]) -> None:
         """Add a worker's report."""
+        if told["is_last"]:
+            self.unheard.discard(worker)
         self.cpu_s += told["cpu_s"]
         self.events += told["events"]
         self.sample.add(Place(*place) for place in told["receipts"])

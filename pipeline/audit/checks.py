@@ -45,6 +45,7 @@ CLIENT_GAP = "client_gap"
 OUTSIDE_RETENTION = "outside_retention"
 UNPROVED = "unproved"
 ERASED = "erased"
+UNERASED = "unerased"
 
 VIOLATIONS = {
     FOREIGN: "no gateway wrote it",
@@ -60,6 +61,7 @@ VIOLATIONS = {
     SECOND_PLACE: "its event is stored before in another place of its client's sessions, within the window",
     WRONG_KEY: "its key or partition does not follow from the identity secret",
     MISSING: "the archive lacks records of these offsets",
+    UNERASED: "it is of a person on the list of erasures",
     LOST: "an event of the input is neither stored nor in quarantine",
 }
 """Kinds that break the gateway's promise."""

@@ -2,16 +2,20 @@
 The content of an archive beside what it was made from: its values, and its topic.
 
     read_with_changes    the records of an archive, and which of its other columns do not follow from them
+    unerased             its records of persons who were erased
     differing            its records whose content is not that of the same offset of the topic
 """
+
+from functools import partial
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.audit.checks import ALTERED, FOREIGN
+from pipeline.audit.checks import ALTERED, FOREIGN, UNERASED
 from pipeline.schema import ARCHIVE, RECORD
 from pipeline.sources.records import LakeSource, Selection, from_archive, read_lake, within
 from pipeline.transforms.clean_topic import archived
+from pipeline.transforms.erased import Persons, in_archive, listed
 
 DERIVED = tuple(name for name in ARCHIVE.names if name not in RECORD.names)
 """The columns that the archive job computes, such as type and day."""
@@ -87,6 +91,20 @@ def differing(archive: DataFrame, topic: DataFrame) -> DataFrame:
         F.when(is_known, "its content is not that of the topic")
         .otherwise("the topic has no record of this offset")
         .alias("detail"),
+    )
+
+
+def unerased(archive: DataFrame, persons: Persons) -> DataFrame:
+    """Return the records of an archive that are of erased persons, as `differing` does."""
+    records = archive.select(*RECORD.names)
+    found = records.mapInArrow(partial(listed, persons, in_archive), records.schema)
+    return found.select(
+        F.lit(UNERASED).alias("kind"),
+        "partition",
+        "offset",
+        F.col("key").cast("string").alias("message_id"),
+        "source",
+        F.lit("the job erase has not been there since").alias("detail"),
     )
 
 

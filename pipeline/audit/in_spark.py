@@ -13,13 +13,14 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.audit import checks, evaluation, scope
-from pipeline.audit.columns import differing, read_with_changes, read_with_stored
+from pipeline.audit.columns import differing, read_with_changes, read_with_stored, unerased
 from pipeline.audit.deep import wrong_keys
 from pipeline.audit.places import places
 from pipeline.audit.prepared import AuditedRecords, PreparedAudit
 from pipeline.audit.proof import prove
 from pipeline.audit.saved_state import AuditState, StateFolder
 from pipeline.audit.verdict import UNDECIDED, AuditResult, ClientSessions, Finding, PartitionSummary, Timeline
+from pipeline.runtime.erasures import apply_erasures
 from pipeline.runtime.progress import Progress
 from pipeline.sources.extent import selection_of
 from pipeline.sources.records import LakeSource, Selection, read_records, within
@@ -79,6 +80,9 @@ class SparkAudit:
             self.log_progress("recomputing every key")
             wrong = wrong_keys(read.all, secret=request.secret, partitions=self.prepared.begun_with)
             findings |= evaluation.collect_findings(wrong)
+        if request.is_of_archive and request.erasures is not None:
+            persons = request.erasures.persons(self.spark)
+            findings |= evaluation.collect_findings(unerased(read.all, persons))
         missing, open_ends = self._completeness(read.summaries)
         _add(findings, self._differing(read))
         findings |= missing
@@ -162,7 +166,8 @@ class SparkAudit:
         if read.checked is not None:
             named = read.checked.where("faults != 0").select("partition", "offset")
             held = held.join(named, ["partition", "offset"], "left_anti")
-        theirs = read_records(self.spark, topic, selection_of(ranges, self.prepared.request.selection))
+        stored = read_records(self.spark, topic, selection_of(ranges, self.prepared.request.selection))
+        theirs = apply_erasures(stored)
         return evaluation.collect_findings(differing(held, theirs))
 
     def _completeness(self, summaries: Sequence[PartitionSummary]) -> tuple[dict[str, Finding], list[str]]:

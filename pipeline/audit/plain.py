@@ -26,9 +26,10 @@ from dedupe.model.record import (
     VERSION,
 )
 from pipeline.audit.archived import StoredColumns
-from pipeline.audit.rules import ERASED, QUARANTINE_SUFFIX
+from pipeline.audit.rules import QUARANTINE_SUFFIX
 from pipeline.schema import RECORD
 from pipeline.transforms.clean_topic import BASE_HEADER_BYTES
+from pipeline.transforms.erased import ERASED
 
 FULL_HEADER_BYTES = BASE_HEADER_BYTES + CHECKSUM_BYTES
 LOG_TIME_END_US = 253_402_300_740_000_000

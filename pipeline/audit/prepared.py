@@ -1,8 +1,8 @@
 """An audit before it reads: what is asked, what the source should hold, and what the gateway promises."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from pipeline.audit.verdict import (
     Timeline,
 )
 from pipeline.errors import UsageError
+from pipeline.runtime.erasures import ErasureList
 from pipeline.sources.extent import OffsetRanges
 from pipeline.sources.local import LocalRecords
 from pipeline.sources.records import LakeSource, Selection, Source
@@ -48,6 +49,8 @@ class AuditRequest:
     partitions: int | None = None
     begun_with: int | None = None
     """Partitions of before the topic was divided; None: it never was."""
+    first_lane_seqs: Mapping[int, int] = field(default_factory=dict)
+    """Of partitions that were divided off, as far as they are known."""
     window: timedelta | None = None
     index_keys_max: int | None = None
     retention: timedelta | None = None
@@ -61,6 +64,8 @@ class AuditRequest:
     read_local_ledger: Callable[[LocalRecords], Scope | None] = lambda _: None
     """Does so without Spark."""
     engine: Engine = Engine.AUTO
+    erasures: ErasureList | None = None
+    """Persons of whom an archive must hold nothing."""
 
     @property
     def is_provable(self) -> bool:
@@ -188,14 +193,22 @@ class PreparedAudit:
         if self.request.selection.has_times:
             return {}
         ranges = self.expected.scope.ranges
-        firsts = {p: BEFORE_FIRST for p, (start, _) in ranges.items() if start == 0}
+        firsts = {p: self._before_first(p) for p, (start, _) in ranges.items() if start == 0}
         # A gateway whose partition retention has emptied may continue with another lane_seq.
         retained = {
             p: record
             for p, record in self.past.last_records.items()
             if self.request.is_of_archive or self.expected.starts.get(p, 0) <= record.offset
         }
-        return firsts | retained
+        return {p: record for p, record in firsts.items() if record is not None} | retained
+
+    def _before_first(self, partition: int) -> PrecedingRecord | None:
+        """Return what is before offset 0: the records of a partition that was divided off go on."""
+        request = self.request
+        if request.begun_with is None or partition < request.begun_with:
+            return BEFORE_FIRST
+        lane_seq = request.first_lane_seqs.get(partition)
+        return None if lane_seq is None else BEFORE_FIRST._replace(lane_seq=lane_seq - 1)
 
     def _undecided_reasons(self, summaries: Sequence[PartitionSummary]) -> list[str]:
         reasons = list(self.expected.stalled)

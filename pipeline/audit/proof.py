@@ -24,6 +24,7 @@ from pipeline.audit.deep import finder
 from pipeline.audit.plain import plain_records
 from pipeline.audit.runs import KEYS, PASSED, REPEATED, RUNS, keys_of, passed, repeated, repeated_in, runs_of
 from pipeline.audit.verdict import PartitionSummary, Timeline
+from pipeline.transforms.erased import Persons, in_archive
 
 STEP_S = evaluation.ROW_STEPS_S[0]
 
@@ -67,9 +68,21 @@ def prove(records: DataFrame, known: Known) -> Proof | None:
 
 
 def prove_locally(
-    batches: Iterable[pa.RecordBatch], known: Known, *, secret: bytes | None = None
+    batches: Iterable[pa.RecordBatch],
+    known: Known,
+    *,
+    secret: bytes | None = None,
+    persons: Persons | None = None,
 ) -> Proof | None:
-    """Return what `prove` does without Spark; with a secret each key is computed anew, as by --deep."""
+    """
+    Return what `prove` does without Spark.
+
+    Args:
+        batches: of runs.passed.
+        known: before the first record.
+        secret: to compute each key anew, as by --deep.
+        persons: whose events there must be none of.
+    """
     runs: list[pa.RecordBatch] = []
     keys: dict[tuple[int, int], list[npt.NDArray[np.uint64]]] = defaultdict(list)
     find = None if secret is None else finder(secret, known.partitions)
@@ -78,6 +91,8 @@ def prove_locally(
             continue
         plain = plain_records(batch, known.partitions)
         if not plain.is_plain.all():
+            return None
+        if persons is not None and in_archive(persons, batch).any():
             return None
         if find is not None and any(wrong.num_rows for wrong in find([batch])):
             return None

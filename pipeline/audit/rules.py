@@ -22,12 +22,10 @@ from dedupe.model.record import (
     HEADER_SOURCE,
 )
 from pipeline.transforms.clean_topic import BASE_HEADER_BYTES, SESSION_HEADER_BYTES
+from pipeline.transforms.erased import ERASED
 
 QUARANTINE_SUFFIX = ".quarantine"
 """The quarantine's topic is GATEWAY_TOPIC and this."""
-
-ERASED = "erased"
-"""What stands in an erased event as a field that is true, and as the reason of a quarantined one."""
 
 PROGRESS_BYTES_MIN = 8
 """The watermark of header `gs`."""

@@ -68,6 +68,8 @@ def _local_records(request: AuditRequest, expected: Expected) -> LocalRecords | 
     """Return the records of an audit without Spark; None if it needs Spark."""
     if request.engine is Engine.SPARK or not request.is_provable or request.against is not None:
         return None
+    if request.erasures is not None and "://" in request.erasures.path:
+        return None
     try:
         local = open_locally(request.source, expected.scope.ranges)
     except (OSError, pa.ArrowException):
@@ -83,7 +85,8 @@ def _proven(prepared: PreparedAudit, local: LocalRecords) -> AuditedRecords | No
         return None
     batches = local.batches(expected.scope.ranges, request.selection, compares=not request.is_shallow)
     try:
-        proof = prove_locally(batches, known, secret=request.secret)
+        persons = request.erasures.local_persons() if request.is_of_archive and request.erasures else None
+        proof = prove_locally(batches, known, secret=request.secret, persons=persons)
     except (OSError, pa.ArrowException, UnicodeDecodeError):
         return None
     if proof is None:

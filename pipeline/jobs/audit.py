@@ -9,13 +9,16 @@ import typer
 from pyspark.sql import SparkSession
 
 from pipeline.audit.deep import identity_secret
+from pipeline.audit.division import read_division
 from pipeline.audit.inputs import comparison_of, with_input
 from pipeline.audit.prepared import AuditRequest, Engine
 from pipeline.audit.reconciliation import load_stats
 from pipeline.audit.report import check_folder, print_text, write_report
 from pipeline.audit.run_audit import run_audit
 from pipeline.audit.scope import Scope
+from pipeline.errors import UsageError
 from pipeline.runtime import options
+from pipeline.runtime.erasures import ErasureList
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.sinks.lake import local_ledger, published_ledger
@@ -68,6 +71,15 @@ BegunWithOption = Annotated[
         "--begun-with",
         min=1,
         help="partitions that the topic began with, if `gateway reshard` has divided it since",
+    ),
+]
+ReshardOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--reshard",
+        metavar="FILE",
+        help="output of `gateway reshard status --output json`: with which number the records of partitions "
+        "begin that were divided off; instead of --begun-with",
     ),
 ]
 WindowOption = Annotated[
@@ -141,6 +153,7 @@ def audit(
     shallow: ShallowOption = False,
     partitions: PartitionsOption = None,
     begun_with: BegunWithOption = None,
+    reshard: ReshardOption = None,
     window: WindowOption = None,
     index_keys_max: IndexKeysMaxOption = None,
     retention: RetentionOption = None,
@@ -161,17 +174,18 @@ def audit(
     """
     if report is not None:
         check_folder(report)
-    if against is None:
-        source = with_options(source, kafka)
-    else:
-        against = with_options(against, kafka)
+    source, against = _with_options(source, against, kafka)
+    if reshard is not None and begun_with is not None:
+        raise UsageError("--reshard and --begun-with exclude each other")
+    division = None if reshard is None else read_division(reshard)
     request = AuditRequest(
         source=source,
         selection=Selection(since, until, from_offsets, to_offsets),
         against=against,
         stats=load_stats(stats, admin_token) if stats else None,
         partitions=partitions,
-        begun_with=begun_with,
+        begun_with=begun_with if division is None else division.begun_with,
+        first_lane_seqs={} if division is None else division.first_lane_seqs,
         window=window,
         index_keys_max=index_keys_max,
         retention=retention,
@@ -181,6 +195,7 @@ def audit(
         read_ledger=partial(_ledger, source),
         read_local_ledger=_local_ledger,
         engine=engine,
+        erasures=ErasureList.of_environment(),
     )
     is_whole = since_last is None and request.selection.is_everything
     compared = comparison_of(source, input_name, inputs_file, input_from, is_whole=is_whole)
@@ -194,6 +209,15 @@ def audit(
     if report is not None:
         write_report(result, report)
     raise typer.Exit(result.exit_code)
+
+
+def _with_options(
+    source: Source, against: Source | None, kafka: list[tuple[str, str]] | None
+) -> tuple[Source, Source | None]:
+    """Return both, of which the topic that lists the records has options of Kafka's consumer."""
+    if against is None:
+        return with_options(source, kafka), None
+    return source, with_options(against, kafka)
 
 
 def _ledger(source: Source, spark: SparkSession) -> Scope | None:

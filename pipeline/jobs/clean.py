@@ -13,6 +13,7 @@ from pipeline.audit.evaluation import collect_findings
 from pipeline.audit.report import finding_lines
 from pipeline.errors import UsageError
 from pipeline.runtime import options
+from pipeline.runtime.erasures import leave_out_erased
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.sinks.publisher import GatewayTarget, publish
@@ -60,7 +61,8 @@ def clean(
     log_progress("starting Spark")
     spark = start_session("clean", source, remote=remote, conf=conf)
     log_progress(f"reading {source}")
-    records = read_records(spark, source, Selection(since, until, from_offsets, to_offsets))
+    read = read_records(spark, source, Selection(since, until, from_offsets, to_offsets))
+    records = leave_out_erased(read)
     # Read once, so that report and result agree.
     classified = records.transform(classify, default_source).persist(StorageLevel.DISK_ONLY)
     findings = collect_findings(not_originals(classified))

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from pipeline.errors import PipelineError, UsageError
 from pipeline.runtime import options
+from pipeline.runtime.erasures import apply_to_archive
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.sinks.lake import FOLDERS, lake_sink
@@ -94,7 +95,7 @@ def _copy(spark: SparkSession, source: LakeSource, out: ParquetFolder, day: str)
             batch = CheckpointBatch(JOB, 1 if ledger is None else ledger.commit + 1)
             ledger = next_ledger(ledger, origin, {}, job=JOB, batch=batch)
             assert ledger is not None
-            rows_of_day = read_lake(spark, source).where(F.col("dt") == closed)
+            rows_of_day = apply_to_archive(read_lake(spark, source).where(F.col("dt") == closed))
             ordered = rows_of_day.repartition(*FOLDERS).sortWithinPartitions(*FOLDERS, "partition", "offset")
             out.store(ordered, ledger)
 

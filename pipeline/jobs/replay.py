@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.runtime import options
+from pipeline.runtime.erasures import leave_out_erased
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.runtime.streams import StreamPlan, run_stream
@@ -27,7 +28,7 @@ class BatchPoster:
         self.counts = PostedCounts()
 
     def __call__(self, records: DataFrame, _batch_id: int) -> None:
-        with_fields = records.transform(decoded)
+        with_fields = records.transform(leave_out_erased).transform(decoded)
         session = F.when(F.col("client_hash").isNotNull(), F.substring("gw", *SESSION_IN_HEADER))
         self.counts += publish(with_fields.withColumn("session", session), self._target)
 

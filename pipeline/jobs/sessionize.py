@@ -180,4 +180,4 @@ def _closed(spark: SparkSession, source: Source, origin: Origin, output: SinkPla
     ranges = ranges_of(source, Selection()) or {}
     records = read_records(spark, source, selection_of(ranges))
     ledger = Ledger(JOB, 1, origin.id, origin.partitions, ranges, ranges, batch=CheckpointBatch("close", 0))
-    return store_counted(output.sink, output.compute(records), ledger)
+    return store_counted(output.sink, output.erased(output.compute(records)), ledger)

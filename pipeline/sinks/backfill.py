@@ -67,7 +67,9 @@ class Backfill:
             until = f"{times.until:%Y-%m-%dT%H:%MZ}"
             raise PipelineError(f"the stream may not have stored all of {days}: wait for events of {until}")
         records = read_records(self.spark, self.plan.source, selection_of(held, times))
-        rows = self.output.compute(records)
+        keeps_state = self.output.keeps_state
+        rows = self.output.compute(records if keeps_state else self.output.erased(records))
+        rows = self.output.erased(rows) if keeps_state else rows
         self.sink.replace(rows.where(days.where) if self.around else rows, ledger, days)
 
     def _is_empty_from(self, held: OffsetRanges, times: Selection) -> bool:

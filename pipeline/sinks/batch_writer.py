@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from pipeline.errors import PipelineError
 from pipeline.runtime.checkpoint import Checkpoint
+from pipeline.runtime.erasures import apply_erasures, leave_out_sessions
 from pipeline.runtime.streams import StreamPlan, StreamTotals, run_stream
 from pipeline.sinks.ledger import (
     CheckpointBatch,
@@ -61,6 +62,10 @@ class SinkPlan:
     keeps_state: bool = False
     recovers: bool = False
     accepts_loss: bool = False
+
+    def erased(self, rows: DataFrame) -> DataFrame:
+        """Return records, or of a job with state its rows, without what is of erased persons."""
+        return leave_out_sessions(rows) if self.keeps_state else apply_erasures(rows)
 
     def counts_batches(self, origin: Origin) -> bool:
         """Whether its ledger counts batches, since offsets alone do not determine the rows."""
@@ -186,6 +191,7 @@ class BatchWriter:
             if not by_batch:
                 rows = self._not_held(rows)
             ledger = with_records_end(ledger, self.ledger, self._records_ends(ledger.added))
+            rows = self.output.erased(rows)
             if self.output.keeps_state:
                 self.stored += store_counted(self.output.sink, rows, ledger)
             else:

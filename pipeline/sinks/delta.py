@@ -5,7 +5,8 @@ Of two jobs that commit number N, Delta fails the second one or leaves out its r
 ledger again after each commit and compares it with its own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -72,15 +73,19 @@ class DeltaTable:
         ledger = self.ledger(spark)
         if ledger is None:
             raise PipelineError(f"there is no Delta table at {self.path}")
-        # Delta deletes history after a month, so each maintenance commit repeats the ledger.
-        spark.conf.set(METADATA_CONF, ledger.to_json())
-        spark.conf.set(RETENTION_CHECK_CONF, "false")
-        try:
+        with _repeating(spark, ledger):
             spark.sql(f"OPTIMIZE {self.name} WHERE dt < '{before}'")
-            spark.sql(f"VACUUM {self.name} RETAIN {keep.total_seconds() / 3600} HOURS")
-        finally:
-            spark.conf.unset(METADATA_CONF)
-            spark.conf.unset(RETENTION_CHECK_CONF)
+            vacuum(spark, self.name, keep)
+
+    def change(self, spark: SparkSession, statement: str) -> None:
+        """Run a statement that changes rows, in one commit that repeats the ledger."""
+        with _repeating(spark, self.ledger(spark)):
+            spark.sql(statement)
+
+    def expire(self, spark: SparkSession, keep: timedelta) -> None:
+        """Delete the files that no version younger than this has."""
+        with _repeating(spark, self.ledger(spark)):
+            vacuum(spark, self.name, keep)
 
     @property
     def name(self) -> str:
@@ -92,6 +97,26 @@ class DeltaTable:
         limit = "" if commits is None else f" LIMIT {commits}"
         history = spark.sql(f"DESCRIBE HISTORY {self.name}{limit}").select("userMetadata").collect()
         return ledgers_in(row["userMetadata"] or "" for row in history)
+
+
+def vacuum(spark: SparkSession, name: str, keep: timedelta) -> None:
+    """Delete the files of a table that no version younger than this has."""
+    spark.conf.set(RETENTION_CHECK_CONF, "false")
+    try:
+        spark.sql(f"VACUUM {name} RETAIN {keep.total_seconds() / 3600} HOURS")
+    finally:
+        spark.conf.unset(RETENTION_CHECK_CONF)
+
+
+@contextmanager
+def _repeating(spark: SparkSession, ledger: Ledger | None) -> Iterator[None]:
+    """Let each commit repeat the ledger: Delta deletes history after a month."""
+    if ledger is not None:
+        spark.conf.set(METADATA_CONF, ledger.to_json())
+    try:
+        yield
+    finally:
+        spark.conf.unset(METADATA_CONF)
 
 
 def ledgers_in(messages: Iterable[str]) -> list[Ledger]:

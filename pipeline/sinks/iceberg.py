@@ -23,8 +23,8 @@ from pipeline.sinks.ledger import Ledger
 from pipeline.sources.records import is_table_name
 
 PROPERTY, WRITER = "gateway-ledger", "gateway-writer"
-COMPACTION, WIDENING, BACKFILL = "compact", "widen", "backfill"
-MAINTENANCE = frozenset({COMPACTION, WIDENING, BACKFILL})
+COMPACTION, WIDENING, BACKFILL, ERASURE = "compact", "widen", "backfill", "erase"
+MAINTENANCE = frozenset({COMPACTION, WIDENING, BACKFILL, ERASURE})
 """Runs that repeat a ledger, since they add no offsets."""
 
 SNAPSHOTS_KEPT = 10
@@ -97,13 +97,25 @@ class IcebergLake:
             "options => map('min-input-files', '2'))"
         )
         # Old snapshots expire, so a new one repeats the ledger.
-        self._append(spark.table(self.table.sql_name).limit(0), ledger, by=COMPACTION)
-        oldest = datetime.now(UTC) - keep
-        older_than = f"older_than => TIMESTAMP '{oldest:%Y-%m-%d %H:%M:%S}'"
-        spark.sql(f"{call}.expire_snapshots({table}, {older_than}, retain_last => {SNAPSHOTS_KEPT})")
+        self._repeat(spark, COMPACTION)
+        expire_snapshots(spark, self.table, keep, least=SNAPSHOTS_KEPT)
         orphans_keep = max(keep, ORPHANS_KEPT)
         older_than = f"older_than => TIMESTAMP '{datetime.now(UTC) - orphans_keep:%Y-%m-%d %H:%M:%S}'"
         spark.sql(f"{call}.remove_orphan_files({table}, {older_than})")
+
+    def change(self, spark: SparkSession, statement: str) -> None:
+        """Run a statement that changes rows; a snapshot after it repeats the ledger."""
+        spark.sql(statement)
+        self._repeat(spark, ERASURE)
+
+    def expire(self, spark: SparkSession, keep: timedelta) -> None:
+        """Delete snapshots older than this but the last one, and their files."""
+        self._repeat(spark, ERASURE)
+        expire_snapshots(spark, self.table, keep, least=1)
+
+    def _repeat(self, spark: SparkSession, by: str) -> None:
+        if (ledger := self.published_ledger(spark)) is not None:
+            self._append(spark.table(self.table.sql_name).limit(0), ledger, by=by)
 
     def _append(self, rows: DataFrame, ledger: Ledger, *, by: str) -> None:
         signed(rows.writeTo(self.table.sql_name), ledger, by=by).append()
@@ -119,6 +131,15 @@ class IcebergLake:
         rows = last.select(F.col("summary")[PROPERTY], F.col("summary")[WRITER]).collect()
         ledgers = (_SnapshotLedger(Ledger.from_json(row[0]), row[1]) for row in rows)
         return sorted(ledgers, key=lambda written: written.ledger.commit, reverse=True)
+
+
+def expire_snapshots(spark: SparkSession, table: IcebergTable, keep: timedelta, *, least: int) -> None:
+    """Delete snapshots older than `keep`, but at least some newest ones, and the files of no other."""
+    oldest = datetime.now(UTC) - keep
+    spark.sql(
+        f"CALL `{table.catalog}`.system.expire_snapshots(table => '{table.name}', "
+        f"older_than => TIMESTAMP '{oldest:%Y-%m-%d %H:%M:%S.%f}', retain_last => {least})"
+    )
 
 
 def signed(writer: DataFrameWriterV2, ledger: Ledger, *, by: str) -> DataFrameWriterV2:

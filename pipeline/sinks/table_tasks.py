@@ -6,6 +6,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pipeline.transforms.erased import is_erased
 from pipeline.transforms.table_latest import latest_rows, owner_of
 from pipeline.transforms.table_layout import Layout, SeenTables
 from pipeline.transforms.table_names import LATEST_TABLES
@@ -37,10 +38,10 @@ def entries_of(empty: SeenTables, batches: Batches) -> Iterator[pa.RecordBatch]:
         rows = []
         for record in _records(batch):
             entry = read_entry(record)
-            tables = list(tables_of(entry))
+            tables = [] if is_erased(entry.event, record.gw) else list(tables_of(entry))
             for table in tables:
                 seen.see(table, (record.partition, record.offset), cells_of(entry, table))
-            latest = LATEST_TABLES.get(entry.table)
+            latest = LATEST_TABLES.get(entry.table) if tables else None
             owner = None if latest is None else owner_of(entry, latest)
             rows.append({**record._asdict(), "tables": tables, "owner": owner})
         yield pa.RecordBatch.from_pylist(rows, schema)

@@ -47,7 +47,6 @@ from pipeline.transforms.table_names import (
     FIXED_COLUMNS,
     LATEST_TABLES,
     LOADS,
-    OTHERS,
     STANDARD_TABLES,
     TYPE_TABLES,
 )
@@ -55,13 +54,14 @@ from pipeline.transforms.table_rows import (
     PROPERTIES,
     RESCUED,
     TRAITS,
+    WHOLE,
     Record,
     columns_of_table,
 )
 from pipeline.transforms.table_types import Type
 
 OF_THE_JOB = frozenset({DRIFT, LOADS, *LATEST_TABLES.values()})
-EVERY_EVENT = frozenset({*TYPE_TABLES.values(), OTHERS})
+EVERY_EVENT = frozenset({*TYPE_TABLES.values(), *WHOLE})
 """The tables of which each event has a row in exactly one."""
 
 ROWS_OF_A_FILE = 200_000
@@ -132,7 +132,7 @@ class TablesSink:
             entries.unpersist()
         for calls, table in LATEST_TABLES.items():
             if calls in existing or calls in seen.tables:
-                self._compute_anew(spark, calls, table, is_new=table not in existing)
+                self.compute_anew(spark, calls, is_new=table not in existing)
 
     def _replace(
         self,
@@ -165,8 +165,9 @@ class TablesSink:
             sink.replace(rows, before, days)
         self._layouts[table] = following
 
-    def _compute_anew(self, spark: SparkSession, calls: str, table: str, *, is_new: bool) -> None:
-        """Replace all latest traits by those of all calls."""
+    def compute_anew(self, spark: SparkSession, calls: str, *, is_new: bool = False) -> None:
+        """Replace all latest traits by those of all stored calls, of a table in LATEST_TABLES."""
+        table = LATEST_TABLES[calls]
         traits = {n: t for n, t in self._layout(spark, calls).items() if not n.startswith(f"{CONTEXT}_")}
         layout = traits if is_new else {**traits, **self._layout(spark, table)}
         columns = struct_of({**LATEST_COLUMNS, **layout})
@@ -306,7 +307,7 @@ class TablesSink:
         fixed = {name: TABLE_COLUMNS[name] for name in names}
         if self.has_variants:
             fixed |= {name: "variant" for name in (PROPERTIES, TRAITS) if name in fixed}
-        dynamic = {} if table == OTHERS else {**layout, RESCUED: "string"}
+        dynamic = {} if table in WHOLE else {**layout, RESCUED: "string"}
         return struct_of(fixed | dynamic)
 
 

@@ -81,13 +81,13 @@ def _open_archive(source: LakeSource) -> LocalRecords | None:
             return None
         files, messages = snapshot.files, snapshot.messages
     else:
-        files = [TableFile(path, _folder_values(path.relative_to(folder))) for path in _parquet_files(folder)]
+        files = [TableFile(path, _folder_values(path.relative_to(folder))) for path in parquet_files(folder)]
     if not files:
         return None
     return LocalRecords(source, files, sum(pq.read_metadata(file.path).num_rows for file in files), messages)
 
 
-def _parquet_files(folder: Path) -> list[Path]:
+def parquet_files(folder: Path) -> list[Path]:
     """Return the files that Spark reads: those whose path has no name with a dot or underscore before it."""
     paths = (path for path in folder.rglob("*") if path.is_file())
     return sorted(

@@ -25,15 +25,16 @@ TYPE_TABLES = {
     "group": "groups",
     "alias": "aliases",
 }
+CLOUDEVENTS = "cloudevents"
 OTHERS = "others"
-"""The table of what is none of these types."""
+"""The table of what is none of these types, and no CloudEvent."""
 
 USERS, ACCOUNTS = "users", "accounts"
 LATEST_TABLES = {"identifies": USERS, "groups": ACCOUNTS}
 """The tables of latest traits, by that of the calls."""
 
 DRIFT, LOADS = "drift", "loads"
-STANDARD_TABLES = frozenset({*TYPE_TABLES.values(), OTHERS, USERS, ACCOUNTS, DRIFT, LOADS})
+STANDARD_TABLES = frozenset({*TYPE_TABLES.values(), CLOUDEVENTS, OTHERS, USERS, ACCOUNTS, DRIFT, LOADS})
 
 FIXED_COLUMNS = frozenset(
     {

@@ -19,9 +19,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from dedupe.model.cloudevent import DATA, DATA_BASE64, DATA_TYPE
 from dedupe.model.identity import is_blank
 from dedupe.model.record import FLAG_CLOUDEVENT
 from pipeline.transforms.table_names import (
+    CLOUDEVENTS,
     CONTEXT,
     LATEST_TABLES,
     OTHERS,
@@ -43,6 +45,9 @@ _FIELD_OF_TYPE = {
 }
 _LONG_NUMBER = re.compile(rb"\d{19}")
 """What orjson may read as a float, though it is an integer."""
+
+WHOLE = frozenset({CLOUDEVENTS, OTHERS})
+"""The tables whose rows have the whole event in `value`."""
 
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(9999, 12, 31, 23, 59, tzinfo=UTC)
@@ -92,7 +97,12 @@ class Entry:
     @property
     def field(self) -> str | None:
         """`properties` or `traits`, whichever its type has."""
-        return _FIELD_OF_TYPE.get(self.event.get("type", "")) if self.table != OTHERS else None
+        return None if self.is_whole else _FIELD_OF_TYPE.get(self.event.get("type", ""))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its row has the whole event, and no column that depends on it."""
+        return self.table in WHOLE
 
     @property
     def log_time(self) -> datetime:
@@ -102,10 +112,12 @@ class Entry:
 
 def read_entry(record: Record) -> Entry:
     """Parse a record; any bytes are an entry."""
-    event = _read_object(record.value or b"")
+    event = read_object(record.value or b"")
     is_cloudevent = bool(record.gw and len(record.gw) > 1 and record.gw[1] & FLAG_CLOUDEVENT)
+    if is_cloudevent:
+        return Entry(record, event, CLOUDEVENTS)
     event_type = event.get("type")
-    known = TYPE_TABLES.get(event_type) if isinstance(event_type, str) and not is_cloudevent else None
+    known = TYPE_TABLES.get(event_type) if isinstance(event_type, str) else None
     return Entry(record, event, known or OTHERS)
 
 
@@ -118,7 +130,7 @@ def tables_of(entry: Entry) -> Iterator[str]:
 
 def cells_of(entry: Entry, table: str) -> Iterator[Cell]:
     """Yield what goes into columns of a table that depend on the event; nulls are left out."""
-    if entry.table != OTHERS:
+    if not entry.is_whole:
         yield from (cell for cell in _flattened(CONTEXT, entry.event) if cell.value is not None)
     if entry.field is not None and table != TYPE_TABLES["track"]:
         yield from (cell for cell in _flattened(entry.field, entry.event) if cell.value is not None)
@@ -167,9 +179,12 @@ def fixed_columns(entry: Entry) -> dict[str, Any]:
         "log_offset": record.offset,
         "dt": f"{entry.log_time:%Y-%m-%d}",
     }
-    if entry.table == OTHERS:
-        value = (record.value or b"").decode(errors="replace")
-        return columns | {"type": text_of(event.get("type")), "value": value}
+    if entry.is_whole:
+        columns |= {
+            "type": text_of(event.get("type")),
+            "value": (record.value or b"").decode(errors="replace"),
+        }
+        return columns | (_attributes(event) if entry.table == CLOUDEVENTS else {})
     columns |= {
         "user_id": text_of(event.get("userId")),
         "anonymous_id": text_of(event.get("anonymousId")),
@@ -187,6 +202,29 @@ def fixed_columns(entry: Entry) -> dict[str, Any]:
     return columns
 
 
+def _attributes(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a CloudEvent's attributes; those without one are in `extensions`."""
+    extensions = {name: value for name, value in event.items() if name not in _KNOWN_ATTRIBUTES}
+    return {
+        **{column: text_of(event.get(name)) for column, name in ATTRIBUTES.items()},
+        "event_time": time_of(event.get("time")),
+        "data": json_text(event[DATA]) if event.get(DATA) is not None else None,
+        "extensions": json_text(extensions) if extensions else None,
+    }
+
+
+ATTRIBUTES = {
+    "event_id": "id",
+    "event_source": "source",
+    "subject": "subject",
+    "data_content_type": DATA_TYPE,
+    "data_schema": "dataschema",
+    "data_base64": DATA_BASE64,
+}
+"""Columns of CloudEvents, and the attribute: `source` is that of the write key in every table."""
+
+_KNOWN_ATTRIBUTES = frozenset({*ATTRIBUTES.values(), "specversion", "type", "time", DATA})
+
 EXTRA_FIELDS = {
     "pages": {"name": "name", "category": "category"},
     "screens": {"name": "name", "category": "category"},
@@ -201,6 +239,11 @@ _TIMES = ("received_at", "sent_at", "original_timestamp", "timestamp")
 _PLACE = ("log_partition", "log_offset", "dt")
 _OF_TYPE = {
     OTHERS: ("id", "source", "type", "received_at", "value", *_PLACE),
+    CLOUDEVENTS: (
+        *("id", "source", "type", "received_at"),
+        *(*ATTRIBUTES, "event_time", "data", "extensions", "value"),
+        *_PLACE,
+    ),
     TYPE_TABLES["track"]: (*_COMMON, "event", "event_text", *_TIMES, PROPERTIES, *_PLACE),
     **{
         table: (*_COMMON, *EXTRA_FIELDS.get(table, ()), *_TIMES, *_PLACE)
@@ -213,7 +256,7 @@ _OF_TYPE = {
     },
 }
 _OF_EVENT = (*_COMMON, "event", "event_text", *_TIMES, *_PLACE)
-_CONTENT = {"identifies": (TRAITS,), "groups": (TRAITS,), "aliases": (), OTHERS: ()}
+_CONTENT = {"identifies": (TRAITS,), "groups": (TRAITS,), "aliases": (), **dict.fromkeys(WHOLE, ())}
 
 
 def columns_of_table(table: str, *, has_content: bool) -> tuple[str, ...]:
@@ -267,7 +310,7 @@ def _fields(field: str, around: tuple[str, ...], given: Mapping[str, Any]) -> It
             yield Cell(column_of(field, path), ".".join((field, *path)), value)
 
 
-def _read_object(value: bytes) -> Mapping[str, Any]:
+def read_object(value: bytes) -> Mapping[str, Any]:
     try:
         event = orjson.loads(value)
         if _LONG_NUMBER.search(value):

@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from dedupe.model.errors import FencedError, NotAppendedError, OutcomeUnknownError, RetriableError
 from dedupe.model.types import Headers, LogRecord, NewRecord, Offset
 from dedupe.storage.log import NOTE_BYTES_MAX, Crashpoint, LogStore, PartitionLog, no_crashpoint
+from tests.support.waiting import PATIENCE_S
 
 PARTITIONS = 2
 
@@ -106,7 +107,10 @@ async def read_all(
 ) -> list[LogRecord]:
     """Return all records of [start, end), or the first few."""
     found: list[LogRecord] = []
-    async with asyncio.timeout(20), aclosing(log.read(start, end, records_max=records_max)) as batches:
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        aclosing(log.read(start, end, records_max=records_max)) as batches,
+    ):
         async for batch in batches:
             assert batch, "batches are never empty"
             found += batch
@@ -115,7 +119,7 @@ async def read_all(
 
 async def visible_end(log: PartitionLog, at_least: Offset = 0) -> Offset:
     """Return the last stable offset, once it is there: Kafka answers a commit before readers see it."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             _, end = await log.bounds()
             if end >= at_least:
@@ -132,7 +136,7 @@ async def assert_holds(log: PartitionLog, expected: Sequence[LogRecord], *, star
 
 async def keep(store: LogStore, name: str, topic: str, partition: int, text: str) -> None:
     """Keep a note as a gateway does: again, while the log says that it cannot now."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 return await store.note(name, topic, partition, text)
@@ -349,7 +353,7 @@ class LogContract:
                 found.extend(await read_all(reader, position, end))
                 position = end
 
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(append_all(), follow())
 
         assert [record[1:] for record in found] == records_of(0, 200)
@@ -619,7 +623,7 @@ class LogContract:
         await asyncio.sleep(0)
 
         await log.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await store.close()
             try:
                 await append

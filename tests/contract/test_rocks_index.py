@@ -9,6 +9,7 @@ from pathlib import Path
 from dedupe.storage.index import IndexUpdate
 from dedupe.storage.rocksdb.store import LANE_BYTES_MIN, RocksStore
 from tests.contract.index_contract import IDENTITY, KEYS_MAX, IndexContract
+from tests.support.waiting import PATIENCE_S
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -34,6 +35,10 @@ class TestRocksIndex(IndexContract):
         """See IndexContract."""
         work = pickle.dumps((root / "index", IDENTITY, updates))
         killed = subprocess.run(
-            [sys.executable, "-c", KILLED_PROCESS], input=work, cwd=REPOSITORY, timeout=60, check=False
+            [sys.executable, "-c", KILLED_PROCESS],
+            input=work,
+            cwd=REPOSITORY,
+            timeout=PATIENCE_S,
+            check=False,
         )
         assert killed.returncode == -9

@@ -15,15 +15,14 @@ import pytest
 from tests.fault.conftest import kafka_log
 from tests.support import forked
 from tests.support.http import AUTH, new_event, post
-from tests.support.workers import Worker, Workers, until
+from tests.support.waiting import until_in_thread
+from tests.support.workers import Worker, Workers
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
-WAIT_S = 60.0
-
 
 def ask(worker: Worker, path: str, method: str = "GET") -> httpx.Response:
-    return httpx.request(method, f"{worker.admin_url}/admin/v1/{path}", timeout=60)
+    return httpx.request(method, f"{worker.admin_url}/admin/v1/{path}")
 
 
 def risks_of(worker: Worker) -> set[str]:
@@ -56,13 +55,13 @@ async def judge(workers: Workers) -> None:
         assert {lane["owner"], lane["standby"]} == {one.name, two.name}
         assert (lane["owner"] == one.name) is (lane["state"] == "active")
 
-    await until(lambda: not risks_of(one) and not risks_of(two), WAIT_S)
+    await until_in_thread(lambda: not risks_of(one) and not risks_of(two))
     for worker in workers.all:
         for lane in ask(worker, "partitions").json()["partitions"]:
             assert (lane["worker"], lane["ready"]) == (lane["owner"], [lane["standby"]])
     for worker in workers.all:  # the owner's index, and the standby's
         for partition in range(workers.partitions):
-            await until(lambda: verified(worker, partition)["records"] > 0, WAIT_S)  # noqa: B023 - at once
+            await until_in_thread(lambda: verified(worker, partition)["records"] > 0)  # noqa: B023 - at once
             assert verified(worker, partition)["verified"] is True
 
     assert ask(one, "drain", "POST").json() == {"drained": True}
@@ -71,9 +70,9 @@ async def judge(workers: Workers) -> None:
     assert ask(one, "undrain", "POST").json() == {"drained": False}
     changes = re.compile(r"action=[\"'](POST /admin/v1/\w+)[\"']")
     expected = ["POST /admin/v1/drain", "POST /admin/v1/undrain"]
-    await until(lambda: changes.findall(one.log_path.read_text()) == expected, WAIT_S)
+    await until_in_thread(lambda: changes.findall(one.log_path.read_text()) == expected)
 
-    await until(lambda: not risks_of(one), WAIT_S)
+    await until_in_thread(lambda: not risks_of(one))
     two.kill()
     risks = risks_of(one)
     assert risks & {"silent_worker", "no_standby"}

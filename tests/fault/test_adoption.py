@@ -5,6 +5,7 @@ proved by its records; then every known event is known again, and older gateways
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -38,7 +39,7 @@ def lose_notes(gateway: Gateway, log: LogUnderTest) -> None:
         servers, topic = log.env["GATEWAY_KAFKA_BOOTSTRAP_SERVERS"], log.env["GATEWAY_TOPIC"]
         asyncio.run(delete_topics(servers, [f"{topic}.routing"]))
     else:
-        with sqlite3.connect(gateway.data / "log.sqlite") as file:
+        with closing(sqlite3.connect(gateway.data / "log.sqlite")) as file, file:
             file.execute("DELETE FROM meta WHERE key LIKE 'note/%'")
 
 

@@ -5,8 +5,7 @@ Claim: in each trouble that docs/runbooks names, its page's commands show it, an
 import re
 import sqlite3
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,22 +24,15 @@ from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event, post
 from tests.support.kafka import KafkaBroker
 from tests.support.runbooks import HEADINGS, RUNBOOKS, commands, run
+from tests.support.waiting import until
 from tests.support.workers import Workers
 
 SECRET = {"GATEWAY_IDENTITY_SECRET": "an identity secret of tests"}
 SMALL = {"GATEWAY_PARTITIONS": "2"}
-WAIT_S = 60.0
-
-
-def wait_until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def send(gateway: Gateway, events: list[dict[str, Any]]) -> httpx.Response:
-    with httpx.Client(base_url=gateway.url, auth=AUTH, timeout=20) as client:
+    with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
         return post(client, "/v1/events", {"batch": events})
 
 
@@ -74,8 +66,8 @@ def test_log_down(private_kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     with Gateway(tmp_path, env) as gateway:
         first = send(gateway, events)
         private_kafka_broker.stop()
-        wait_until(lambda: send(gateway, [new_event() for _ in range(40)]).status_code == 503)
-        wait_until(lambda: gateway.stats()["outage"])
+        until(lambda: send(gateway, [new_event() for _ in range(40)]).status_code == 503)
+        until(lambda: gateway.stats()["outage"])
         found = run("log-down", "Diagnosis", gateway, codes={"gateway check": 1})
         assert "no Kafka broker answers" in wrong(found["gateway check"], "unknown")["log"]
         assert "OUTAGE: " in found["gateway stats"]
@@ -84,8 +76,8 @@ def test_log_down(private_kafka_broker: KafkaBroker, tmp_path: Path) -> None:
         assert httpx.get(f"{gateway.admin_url}/livez").status_code == 200
 
         private_kafka_broker.start()
-        wait_until(gateway.is_ready)
-        wait_until(lambda: send(gateway, events).status_code == 200)
+        until(gateway.is_ready)
+        until(lambda: send(gateway, events).status_code == 200)
         again = send(gateway, events)
         assert (again.content, again.headers["Gateway-Duplicates"]) == (first.content, "40")
         found = run("log-down", "Mitigation", gateway)
@@ -100,8 +92,8 @@ async def test_lane_failed(kafka_bootstrap: str, tmp_path: Path) -> None:
         await producer.start()
         foreign = await producer.send_and_wait(env["GATEWAY_TOPIC"], b"not of ours", partition=3)
         await producer.stop()
-        wait_until(lambda: send(gateway, [new_event() for _ in range(40)]).status_code == 503)
-        wait_until(lambda: gateway.stats()["partitions"][3]["last_error"])
+        until(lambda: send(gateway, [new_event() for _ in range(40)]).status_code == 503)
+        until(lambda: gateway.stats()["partitions"][3]["last_error"])
         found = run("partition-down", "Diagnosis", gateway)
         (failed,) = [row for row in rows(found["gateway partitions list"]) if row["last_error"]]
         assert (failed["partition"], "LogCorruptError" in failed["last_error"]) == (3, True)
@@ -114,7 +106,7 @@ async def test_lane_failed(kafka_bootstrap: str, tmp_path: Path) -> None:
         skipped = commands("foreign-record", "Mitigation")
         assert skipped == ["gateway partitions skip 3 4711"]
         run("foreign-record", "Mitigation", gateway, words={"4711": str(foreign.offset)})
-        wait_until(lambda: send(gateway, [new_event() for _ in range(40)]).status_code == 200)
+        until(lambda: send(gateway, [new_event() for _ in range(40)]).status_code == 200)
 
 
 def run_tool_line(line: str, servers: str, topic: str, offset: int) -> str:
@@ -216,7 +208,7 @@ def test_retry_storm(tmp_path: Path) -> None:
 
         (quotas,) = re.findall(r"`(quotas: .*?)`", (RUNBOOKS / "duplicates-unusual.md").read_text())
         keys.write_text(f"{{defaults: {{burst: 1s}}, keys: [{{key: app, source: app, {quotas}}}]}}\n")
-        wait_until(lambda: gateway.log_path.read_text().count("write keys read") == 2)
+        until(lambda: gateway.log_path.read_text().count("write keys read") == 2)
         measured = orjson.loads(cli(gateway, "bench", *storm, "--url", gateway.url).stdout)
         assert measured["refusals"]["quota_exceeded"] > 0
         assert measured["events_per_second"] < 100

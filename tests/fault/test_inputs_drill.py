@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.group_inputs import PARTITIONS, READ, Group
 from tests.support.kafka import create_topic
-from tests.support.workers import until
+from tests.support.waiting import PATIENCE_S, until_in_thread
 
 pytestmark = pytest.mark.kafka
 
@@ -24,7 +24,7 @@ FAULTS = int(os.environ.get("INPUT_FAULTS", "4"))
 SEED = int(os.environ.get("INPUT_SEED", "1"))
 AGAIN = 10
 """The producer repeats one in so many events, up to a thousand later."""
-SETTLED_S, READ_S = 60.0, 60.0 + EVENTS / 1_000
+READ_S = PATIENCE_S + EVENTS / 1_000
 FAULT_EVENTS = max(1, EVENTS // (2 * FAULTS))
 """Between two faults: half of the events are stored through them."""
 
@@ -49,7 +49,7 @@ def events(rng: random.Random) -> Iterator[bytes]:
 async def test_input_and_clean_topic_have_the_same_events_through_kills_and_moves(group: Group) -> None:
     rng = random.Random(SEED)
     await group.workers.start()
-    await until(group.is_shared, SETTLED_S)
+    await until_in_thread(group.is_shared)
     sending = asyncio.ensure_future(group.send(events(random.Random(SEED)), pause_s=0.05))
     for number in range(FAULTS):
         async with asyncio.timeout(READ_S):
@@ -63,7 +63,7 @@ async def test_input_and_clean_topic_have_the_same_events_through_kills_and_move
     async with asyncio.timeout(READ_S):
         while not await group.is_read():
             await asyncio.sleep(0.2)
-    await until(group.is_shared, SETTLED_S)
+    await until_in_thread(group.is_shared)
     appended = await group.numbers_in(group.input, READ, EVENTS)
     stored = await group.numbers_in(group.clean, PARTITIONS, EVENTS)
     lost = sum(1 for had, has in zip(appended, stored, strict=True) if had and not has)

@@ -15,11 +15,14 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 
 from tests.fault.conftest import PARTITIONS, kafka_log, sqlite_log
-from tests.support.gateway import START_TIMEOUT_S, Gateway
+from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event
+from tests.support.kafka import create_topic, delete_topics
 from tests.support.verdict import read_kafka
+from tests.support.waiting import PATIENCE_S
 
 EVENTS = 60
 SESSIONS = 12
@@ -36,9 +39,9 @@ def gateway(kafka_bootstrap: str, tmp_path: Path) -> Iterator[Gateway]:
 def posted(gateway: Gateway, events: list[dict[str, Any]], **headers: str) -> bytes:
     """Post events, again while the gateway asks for it, and return the answer."""
     url = f"{gateway.url}/v1/events"
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
-        answer = httpx.post(url, json={"batch": events}, auth=AUTH, headers=headers, timeout=30)
+        answer = httpx.post(url, json={"batch": events}, auth=AUTH, headers=headers)
         if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() > deadline:
             return answer.raise_for_status().content
         time.sleep(0.1)
@@ -83,7 +86,7 @@ def requests_meanwhile(gateway: Gateway) -> Iterator[list[int]]:
     ended = threading.Event()
 
     def post() -> None:
-        with httpx.Client(auth=AUTH, timeout=30) as client:
+        with httpx.Client(auth=AUTH) as client:
             while not ended.is_set():
                 answer = client.post(f"{gateway.url}/v1/events", json={"batch": [new_event()]})
                 statuses.append(answer.status_code)
@@ -135,7 +138,9 @@ async def test_ids_receipts_and_sessions_stay_known_through_two_divisions(
     assert answers(gateway, more, 2) == second
     third = [new_event() for _ in range(EVENTS)]
     answers(gateway, third, 3)
-    inherits = [row["inherits"] for row in rows(gateway, "reshard", "status")]
+    status = rows(gateway, "reshard", "status", "--url", gateway.admin_url)
+    assert [row["lag"] for row in status] == [None] * 4 + [0] * 12
+    inherits = [row["inherits"] for row in status]
     assert [len(line) for line in inherits] == [0] * 4 + [1] * 4 + [1] * 4 + [2] * 4
     verified = rows(gateway, "verify", "--url", gateway.admin_url)
     assert [row["verified"] for row in verified] == [True] * 16
@@ -144,6 +149,71 @@ async def test_ids_receipts_and_sessions_stay_known_through_two_divisions(
     stored = [record.message_id for record in await read_kafka(kafka_bootstrap, topic, 16)]
     assert len(stored) == len(set(stored)), "stored twice"
     assert {event["messageId"] for event in [*events, *more, *third]} <= set(stored)
+
+
+async def copied(bootstrap_servers: str, topic: str) -> list[ConsumerRecord[bytes, bytes]]:
+    """Return all records of a topic, by partition and offset."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_servers, auto_offset_reset="earliest")
+    await consumer.start()
+    try:
+        places = [TopicPartition(topic, each) for each in range(2 * PARTITIONS + 1)]
+        consumer.assign(places)
+        await consumer.seek_to_beginning()
+        ends, found = await consumer.end_offsets(places), []
+        while any([await consumer.position(place) < ends[place] for place in places]):
+            for records in (await consumer.getmany(timeout_ms=100)).values():
+                found += records
+    finally:
+        await consumer.stop()
+    return sorted(found, key=lambda record: (record.partition, record.offset))
+
+
+async def written_back(
+    bootstrap_servers: str, topic: str, records: list[ConsumerRecord[bytes, bytes]]
+) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap_servers)
+    await producer.start()
+    try:
+        for record in records:
+            await producer.send_and_wait(
+                topic,
+                record.value,
+                key=record.key,
+                partition=record.partition,
+                timestamp_ms=record.timestamp,
+                headers=list(record.headers),
+            )
+    finally:
+        await producer.stop()
+
+
+@pytest.mark.kafka
+@pytest.mark.regression(
+    "A topic that was divided, and had no event since, was adopted as one that never was."
+)
+async def test_copy_of_the_routing_topic_replaces_the_lost_one_of_a_divided_topic(
+    gateway: Gateway, kafka_bootstrap: str
+) -> None:
+    events = [new_event() for _ in range(EVENTS)]
+    routing = f"{gateway.environment['GATEWAY_TOPIC']}.routing"
+    gateway.start()
+    first = answers(gateway, events, 1)
+    divide(gateway, 2 * PARTITIONS)
+    assert answers(gateway, events, 1) == first
+    gateway.stop()
+    copy = await copied(kafka_bootstrap, routing)
+
+    await delete_topics(kafka_bootstrap, [routing])
+    await create_topic(
+        kafka_bootstrap, routing, partitions=2 * PARTITIONS + 1, configs={"retention.ms": "-1"}
+    )
+    assert "has, or had, records, and these settings say" in refusal(gateway, "adopt")
+    await written_back(kafka_bootstrap, routing, copy)
+    gateway.delete_index()
+    gateway.start()
+
+    assert answers(gateway, events, 1) == first
+    assert len(rows(gateway, "reshard", "status")) == 2 * PARTITIONS
 
 
 @pytest.mark.kafka

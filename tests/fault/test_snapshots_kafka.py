@@ -19,11 +19,11 @@ from tests.integration.test_snapshots import (
     rows_of,
     send,
     snapshots_of,
-    wait_until,
 )
 from tests.support.gateway import Gateway
 from tests.support.http import cli, new_event
 from tests.support.kafka import delete_topics
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -50,7 +50,7 @@ def drill_age_s(gateway: Gateway) -> float:
 def store_some(gateway: Gateway) -> Stored:
     events = [new_event() for _ in range(EVENTS)]
     stored = Stored(gateway, events, send(gateway, events).content)
-    wait_until(lambda: snapshots_of(gateway)["made"])
+    until(lambda: snapshots_of(gateway)["made"])
     return stored
 
 
@@ -66,7 +66,7 @@ def test_drill_proves_a_snapshot_or_fails(kafka_bootstrap: str, tmp_path: Path) 
         (note,) = (tmp_path / "bucket").glob("*/*/drills/*")
         an_hour_ago_ms = round((time.time() - 3_600) * 1000)  # an age that the process itself does not have
         note = note.rename(note.with_name(f"{an_hour_ago_ms:015}"))
-        wait_until(lambda: drill_age_s(gateway) >= 3_600)
+        until(lambda: drill_age_s(gateway) >= 3_600)
         for path in (tmp_path / "bucket").glob("*/*/0/files/*"):
             flip(path)
         failed = cli(gateway, "snapshots", "drill", "0", "-o", "json")

@@ -17,12 +17,12 @@ from tests.integration.test_snapshots import (
     lose_index,
     send,
     snapshots_of,
-    wait_until,
 )
 from tests.support.gateway import Gateway
 from tests.support.http import new_event
 from tests.support.s3_stores import BUCKET, COMMANDS, s3_environment, s3_store
 from tests.support.slow_link import SlowLink
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +59,7 @@ def test_index_comes_back(tmp_path: Path, port: int) -> None:
     gateway = gateway_in(tmp_path / "gateway", port)
     with gateway:
         stored = stored_by(gateway)
-        wait_until(lambda: snapshots_of(gateway)["newest_offset"] == EVENTS)
+        until(lambda: snapshots_of(gateway)["newest_offset"] == EVENTS)
         gateway.kill()
     lose_index(gateway)
     with gateway:
@@ -75,7 +75,7 @@ async def test_link_that_cuts_delays_and_truncates(tmp_path: Path, port: int, se
         await asyncio.to_thread(gateway.start)
         try:
             stored = await asyncio.to_thread(stored_by, gateway)
-            await asyncio.to_thread(wait_until, lambda: snapshots_of(gateway)["newest_offset"] == EVENTS)
+            await asyncio.to_thread(until, lambda: snapshots_of(gateway)["newest_offset"] == EVENTS)
             for _ in range(2):
                 await asyncio.to_thread(gateway.kill)
                 lose_index(gateway)
@@ -93,7 +93,7 @@ async def test_bucket_that_is_gone_or_slow_stops_nobody(tmp_path: Path, port: in
         await asyncio.to_thread(gateway.start)
         try:
             stored = await asyncio.to_thread(stored_by, gateway)
-            await asyncio.to_thread(wait_until, lambda: snapshots_of(gateway)["newest_offset"] == EVENTS)
+            await asyncio.to_thread(until, lambda: snapshots_of(gateway)["newest_offset"] == EVENTS)
             link.bytes_a_second = 1_000.0
             await asyncio.to_thread(gateway.kill)
             lose_index(gateway)
@@ -107,4 +107,4 @@ async def test_bucket_that_is_gone_or_slow_stops_nobody(tmp_path: Path, port: in
     with gateway:  # nobody listens any more
         stored.answers_as_before()
         assert send(gateway, [new_event()]).headers["Gateway-Accepted"] == "1"
-        wait_until(lambda: "bucket" in snapshots_of(gateway)["failed"])
+        until(lambda: "bucket" in snapshots_of(gateway)["failed"])

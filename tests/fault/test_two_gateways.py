@@ -4,16 +4,14 @@ nothing doubles; the two do not fence each other for ever.
 """
 
 import asyncio
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.fault.conftest import ClientFactory, kafka_log
 from tests.support.client import Client
 from tests.support.gateway import Gateway
 from tests.support.verdict import assert_exactly_once
+from tests.support.waiting import until_in_thread
 
-SETTLED_S = 60.0
 TRIES_AFTER = 20
 
 
@@ -32,8 +30,8 @@ async def test_older_gateway_gives_way_and_nothing_doubles(
             await asyncio.to_thread(newer.start)
             clients.append(client_for(newer, seed=2, events_per_batch=1))
             running.create_task(_send_single_events(clients[1], stop, unanswered))
-            await asyncio.to_thread(_wait_until, lambda: _states(older) == {"unassigned"})
-            await asyncio.to_thread(_wait_until, lambda: _states(newer) == {"active"})
+            await until_in_thread(lambda: _states(older) == {"unassigned"})
+            await until_in_thread(lambda: _states(newer) == {"active"})
             stop.set()
         assert not older.is_ready()
         for _ in range(TRIES_AFTER):
@@ -65,10 +63,3 @@ async def _send_single_events(
 
 def _states(gateway: Gateway) -> set[str]:
     return {partition["state"] for partition in gateway.stats()["partitions"]}
-
-
-def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SETTLED_S
-    while not condition():
-        assert time.monotonic() < deadline, "not settled in time"
-        time.sleep(0.2)

@@ -2,7 +2,7 @@
 Claim: a group of workers keeps every promise through the loss, freeze, stop and restart of any of them, and
 through a cut between two; and who sends to the others is answered with 200 all the while.
 
-The figures are loadtests/results/group_faults.md's; here are bounds that a loaded machine keeps as well.
+The figures are loadtests/results/group_faults.md's; here nothing is asserted of time, and answers have it.
 """
 
 import asyncio
@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.fault.conftest import PARTITIONS, LogUnderTest, kafka_log
 from tests.support.gateway import Gateway
@@ -25,18 +24,16 @@ from tests.support.http import cli
 from tests.support.peer_proxy import PeerProxy
 from tests.support.processes import HOST, children_of, free_port
 from tests.support.verdict import assert_exactly_once, read_kafka
-from tests.support.workers import Worker, Workers, until
+from tests.support.waiting import until_in_thread
+from tests.support.workers import Worker, Workers
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 LOAD_S = 1.5  # the load, not a wait for a condition
-TAKEOVER_S = 15.0
-DIVIDED_S = 60.0
+PATIENT = {"GATEWAY_ANSWER_TIMEOUT": "20s", "GATEWAY_KAFKA_REQUEST_TIMEOUT": "25s"}
 CUT_S = 4.0  # long enough for both sides to find each other dead
 PRE_STOP_S = 1.0  # the chart's preStop, shorter
 ENDPOINTS_S = 0.5  # for load balancers to notice that a pod goes
-CHART = yaml.safe_load((Path(__file__).parents[2] / "helm" / "gateway" / "values.yaml").read_text())
-GRACE_S = float(CHART["terminationGracePeriodSeconds"] - CHART["preStopSeconds"])
 IS_READY = re.compile(
     r"is ready \(\w+, kafka log, \S+-[01]\)"
 )  # the child whose banner comes last may lag /readyz
@@ -45,7 +42,8 @@ CLAIM = re.compile(r"partition claimed.* partition=(\d+) topic=(\S+)")
 
 @pytest.fixture
 def log(kafka_bootstrap: str) -> LogUnderTest:
-    return kafka_log(kafka_bootstrap)
+    log = kafka_log(kafka_bootstrap)
+    return LogUnderTest({**log.env, **PATIENT}, log.read)
 
 
 @pytest.fixture
@@ -93,12 +91,11 @@ async def lose(workers: Workers) -> None:
         victim.is_in_use = False
         victim.kill()
         killed_at = time.monotonic()
-        took_s = await workers.all_answer(other)
+        await workers.all_answer(other)
         await asyncio.to_thread(victim.start)
         victim.is_in_use = True
         await workers.settle()
     assert not load.refusals(killed_at)
-    assert took_s < TAKEOVER_S
 
 
 async def stop(workers: Workers) -> None:
@@ -129,7 +126,7 @@ async def test_group_is_divided_under_load(
             victim.process.send_signal(signal.SIGSTOP)
         dividing = asyncio.create_task(asyncio.to_thread(divide, "--notice", "0"))
         if befalls == "kill":
-            await until(lambda: "is being divided" in victim.log_path.read_text(), DIVIDED_S)
+            await until_in_thread(lambda: "is being divided" in victim.log_path.read_text())
             victim.kill()
             await asyncio.to_thread(victim.start)
         try:
@@ -139,7 +136,7 @@ async def test_group_is_divided_under_load(
                 victim.process.send_signal(signal.SIGCONT)
                 victim.is_in_use = True
         assert done.returncode == 0, done.stderr.decode()
-        await until(lambda: all(len(worker.states()) > 2 * PARTITIONS for worker in workers.all), DIVIDED_S)
+        await until_in_thread(lambda: all(len(worker.states()) > 2 * PARTITIONS for worker in workers.all))
         await workers.settle()
         await asyncio.sleep(LOAD_S)
     assert befalls != "nothing" or all(said.status in (200, 503) for said in load.said())
@@ -159,7 +156,7 @@ async def freeze(workers: Workers) -> None:
         frozen.process.send_signal(signal.SIGSTOP)
         frozen_at = time.monotonic()
         try:
-            assert await workers.all_answer(other) < TAKEOVER_S
+            await workers.all_answer(other)
             assert "active" in other.states()  # and its statistics are what they always are
             await asyncio.sleep(LOAD_S)
         finally:
@@ -189,7 +186,7 @@ async def test_cut_between_two_workers_does_no_harm(log: LogUnderTest, tmp_path:
             proxies[0].cut(other.name)
             proxies[1].cut(one.name)
             await asyncio.sleep(CUT_S)
-            took_s = await workers.all_answer(between)  # the two cannot ask each other
+            await workers.all_answer(between)  # the two cannot ask each other
             for proxy in proxies:
                 proxy.heal()
             await workers.settle()
@@ -197,7 +194,6 @@ async def test_cut_between_two_workers_does_no_harm(log: LogUnderTest, tmp_path:
             healed_at = time.monotonic()
             await asyncio.sleep(LOAD_S)
         assert not load.refusals(healed_at)
-        assert took_s < TAKEOVER_S
         claims = Counter(CLAIM.findall("".join(worker.log_path.read_text() for worker in workers.all)))
         assert set(claims.values()) == {1}, "the two take their lanes from each other for ever"
         await judge(workers, log)
@@ -217,12 +213,12 @@ async def test_workers_of_one_machine_are_started_again_and_stop_together(
         async with workers.load():
             await asyncio.sleep(LOAD_S)
             os.kill(first[0], signal.SIGKILL)
-            await until(lambda: len(set(children_of(parent.process.pid)) - set(first)) == 1, TAKEOVER_S)
+            await until_in_thread(lambda: len(set(children_of(parent.process.pid)) - set(first)) == 1)
             await workers.all_answer(parent)
         await judge(workers, log)
         both = children_of(parent.process.pid)
         assert await asyncio.to_thread(parent.stop) == 0
-        assert not any(Path(f"/proc/{pid}").exists() for pid in both)
+        await until_in_thread(lambda: not any(Path(f"/proc/{pid}").exists() for pid in both))
     finally:
         await workers.stop()
 
@@ -239,9 +235,9 @@ async def test_workers_of_one_machine_stop_in_order_for_a_new_parent_when_theirs
         both = children_of(parent.process.pid)
         parent.kill()
         await asyncio.to_thread(parent.start, wait=False)  # it waits for their data folders
-        await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in both), TAKEOVER_S)
+        await until_in_thread(lambda: not any(Path(f"/proc/{pid}").exists() for pid in both))
         await asyncio.to_thread(parent.wait_until_ready)  # not before: they share its ports
-        await until(lambda: IS_READY.search(parent.log_path.read_text()) is not None, TAKEOVER_S)
+        await until_in_thread(lambda: IS_READY.search(parent.log_path.read_text()) is not None)
         said = parent.log_path.read_text()
         assert await asyncio.to_thread(parent.stop) == 0
     finally:
@@ -268,7 +264,7 @@ async def test_older_of_two_workers_with_one_name_does_no_harm(
     async with workers.load() as load:
         await asyncio.to_thread(newer.start)
         newer.is_in_use = True
-        await until(lambda: set(older.states()) == {"unassigned"}, TAKEOVER_S)
+        await until_in_thread(lambda: set(older.states()) == {"unassigned"})
         workers.all.remove(older)
         try:
             await workers.settle()
@@ -304,7 +300,7 @@ async def replace(pod: Worker, *, drain_before: bool) -> None:
     pod.is_in_use = False
     await asyncio.sleep(PRE_STOP_S - ENDPOINTS_S)
     pod.process.terminate()
-    assert await asyncio.to_thread(pod.wait, GRACE_S) == 0, pod.log_tail()
+    assert await asyncio.to_thread(pod.wait) == 0, pod.log_tail()
     pod.start(wait=False)
     await asyncio.to_thread(pod.wait_until_ready)
     pod.is_in_use = True

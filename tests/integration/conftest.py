@@ -23,7 +23,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
             "GATEWAY_REQUEST_EVENTS_MAX": "50",
             "GATEWAY_EVENT_BYTES_MAX": "10KiB",
         },
-        constants={"app.http.body:BodyLimits.grace_s": 0.5},
     ) as running:
         yield running
 

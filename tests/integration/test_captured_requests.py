@@ -9,6 +9,7 @@ from typing import Any
 from tests.support.gateway import Gateway
 from tests.support.http import stored
 from tests.support.processes import HOST
+from tests.support.waiting import PATIENCE_S
 
 CAPTURED = Path(__file__).parents[1] / "fixtures" / "sdk_requests.jsonl"
 REQUESTS: list[dict[str, Any]] = [json.loads(line) for line in CAPTURED.read_text().splitlines()]
@@ -16,7 +17,7 @@ REQUESTS: list[dict[str, Any]] = [json.loads(line) for line in CAPTURED.read_tex
 
 def send(gateway: Gateway, request: dict[str, Any], *, is_chunked: bool = False) -> tuple[int, bytes, Any]:
     """Send a captured request with its own headers and nothing added but the framing."""
-    connection = http.client.HTTPConnection(HOST, gateway.port, timeout=10)
+    connection = http.client.HTTPConnection(HOST, gateway.port, timeout=PATIENCE_S)
     body = base64.b64decode(request["body_b64"])
     connection.putrequest(request["method"], request["target"], skip_accept_encoding=True)
     for name, value in request["headers"]:

@@ -14,6 +14,7 @@ from tests.support.forked import COMMAND
 from tests.support.gateway import Gateway
 from tests.support.http import cli, new_event, post
 from tests.support.processes import HOST, free_port
+from tests.support.waiting import PATIENCE_S
 
 
 def test_result_is_the_same_in_every_format(client: httpx.Client, gateway: Gateway) -> None:
@@ -115,17 +116,19 @@ def test_shell_completes_commands_options_and_values(typed: str, completed: set[
     words = typed.split(" ")
     asked = {"_GATEWAY_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(words) - 1)}
     environment = {"PATH": os.environ["PATH"], **asked}
-    done = subprocess.run([COMMAND], env=environment, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [COMMAND], env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert set(done.stdout.split()) == completed
 
 
 def test_completion_is_a_script_for_the_shell() -> None:
     environment = {"PATH": os.environ["PATH"], "_GATEWAY_COMPLETE": "source_bash"}
     script = subprocess.run(
-        [COMMAND], env=environment, capture_output=True, text=True, timeout=30, check=False
+        [COMMAND], env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert "complete -o default -F" in script.stdout
-    checked = subprocess.run(["bash", "-n"], input=script.stdout, text=True, timeout=30, check=False)
+    checked = subprocess.run(["bash", "-n"], input=script.stdout, text=True, timeout=PATIENCE_S, check=False)
     assert checked.returncode == 0
 
 

@@ -55,6 +55,7 @@ class Deployment:
         while await self._store.notes("clock", TOPIC) != {0: str(self.clock.ms)}:
             await asyncio.sleep(0.001)
         renewing.cancel()
+        await asyncio.wait([renewing])
 
     async def append(self) -> None:
         """Commit an event at the clock's time."""

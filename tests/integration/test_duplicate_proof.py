@@ -3,7 +3,6 @@
 import asyncio
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
@@ -26,9 +25,9 @@ from tests.support.constants import IMPATIENT, Constants
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, new_event, post
 from tests.support.rocks import SMALLEST
+from tests.support.waiting import until
 
 SETTINGS = {"GATEWAY_PARTITIONS": "1", "GATEWAY_IDENTITY_SECRET": "an identity secret of tests"}
-PATIENCE_S = 20.0
 
 
 @pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.kafka)])
@@ -62,13 +61,6 @@ def entries_in(index: Database) -> dict[bytes, Entry]:
     return {key: entry for key, entry in entries if entry is not None}
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def sent(gateway: Gateway, *events: dict[str, Any]) -> httpx.Headers:
     with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
         return post(client, "/v1/events", {"batch": [*events]}).raise_for_status().headers
@@ -97,10 +89,10 @@ def test_index_with_an_invented_entry_is_found_out_and_rebuilt(new_gateway: Call
 
     with gateway:
         assert sent(gateway, *events)["Gateway-Duplicates"] == "20"
-        wait_until(lambda: proofs_of(gateway)["proved"] == 1)
+        until(lambda: proofs_of(gateway)["proved"] == 1)
         assert sent(gateway, never_stored)["Gateway-Duplicates"] == "1"
-        wait_until(lambda: proofs_of(gateway)["disproved"] == 1)
-        wait_until(lambda: gateway.stats()["partitions"][0]["state"] == "active")
+        until(lambda: proofs_of(gateway)["disproved"] == 1)
+        until(lambda: gateway.stats()["partitions"][0]["state"] == "active")
 
         assert sent(gateway, never_stored)["Gateway-Accepted"] == "1"
         assert sent(gateway, *events)["Gateway-Duplicates"] == "20"
@@ -139,10 +131,10 @@ def test_disproved_index_does_not_come_back_from_its_snapshot(tmp_path: Path, *,
     invent(gateway, key, fingerprint)
 
     with gateway:
-        wait_until(lambda: gateway.stats()["partitions"][0]["snapshots"]["made"] == 1)
+        until(lambda: gateway.stats()["partitions"][0]["snapshots"]["made"] == 1)
         assert sent(gateway, never_stored)["Gateway-Duplicates"] == "1"
-        wait_until(lambda: proofs_of(gateway)["disproved"] == 1)
-        wait_until(lambda: gateway.stats()["partitions"][0]["state"] == "active")
+        until(lambda: proofs_of(gateway)["disproved"] == 1)
+        until(lambda: gateway.stats()["partitions"][0]["state"] == "active")
         if is_killed:
             gateway.kill()
             shutil.rmtree(gateway.data / "index")
@@ -176,8 +168,8 @@ def test_copy_of_an_index_that_was_disproved_elsewhere_is_rebuilt(tmp_path: Path
     with gateway:
         assert sent(gateway, never_stored)["Gateway-Duplicates"] == "1"
         asyncio.run(disprove(tmp_path, identity, lineage))
-        wait_until(lambda: gateway.stats()["partitions"][0]["rebuilds"] == 1)
-        wait_until(lambda: gateway.stats()["partitions"][0]["state"] == "active")
+        until(lambda: gateway.stats()["partitions"][0]["rebuilds"] == 1)
+        until(lambda: gateway.stats()["partitions"][0]["state"] == "active")
         assert sent(gateway, never_stored)["Gateway-Accepted"] == "1"
         assert sent(gateway, *events)["Gateway-Duplicates"] == "20"
     assert "it is a copy of an index that the log has disproved" in gateway.log_path.read_text()

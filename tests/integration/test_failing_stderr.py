@@ -3,8 +3,7 @@
 import os
 import sqlite3
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,8 +13,9 @@ import orjson
 import pytest
 
 from tests.support.forked import COMMAND
-from tests.support.gateway import POLL_INTERVAL_S, START_TIMEOUT_S, Gateway
+from tests.support.gateway import Gateway
 from tests.support.http import AUTH, new_event
+from tests.support.waiting import until
 
 
 @contextmanager
@@ -71,13 +71,6 @@ def held(gateway: Gateway) -> Iterator[None]:
         yield
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(POLL_INTERVAL_S)
-
-
 @pytest.mark.regression("A standard error that failed stopped lanes.")
 def test_errors_that_cannot_be_told_stop_nothing(tmp_path: Path) -> None:
     kinds = (pipe_without_reader, full_disk, full_pipe)
@@ -89,17 +82,17 @@ def test_errors_that_cannot_be_told_stop_nothing(tmp_path: Path) -> None:
             gateway.start(wait=False, stderr=stack.enter_context(kind()))
         for gateway in gateways:
             gateway.wait_until_ready()
-            wait_until(partial(accepts_another, gateway))
+            until(partial(accepts_another, gateway))
 
         with ExitStack() as holding:
             for gateway in gateways:
                 holding.enter_context(held(gateway))
             assert not any([accepts_another(gateway) for gateway in gateways])
             for gateway in gateways:
-                wait_until(partial(has_failed, gateway))
+                until(partial(has_failed, gateway))
 
         for gateway in gateways:
-            wait_until(partial(accepts_another, gateway))
+            until(partial(accepts_another, gateway))
         assert [lines_lost(gateway) > 0 for gateway in gateways] == [True, True, False]
         for gateway in gateways:
             assert gateway.stop() == 0

@@ -1,8 +1,6 @@
 """Claim: a record of somebody else stops one partition, until an operator lets the gateways pass over it."""
 
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -14,18 +12,12 @@ from tests.fault.conftest import kafka_log
 from tests.support.constants import IMPATIENT
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event
+from tests.support.waiting import until
 
 
 def last_errors(gateway: Gateway) -> dict[int, str]:
     lanes = gateway.stats()["partitions"]
     return {lane["partition"]: lane["last_error"] for lane in lanes if lane["last_error"]}
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def send(gateway: Gateway, count: int = 40) -> int:
@@ -53,14 +45,14 @@ async def test_foreign_record_is_passed_over_once_the_operator_says_so(
         await producer.stop()
 
         assert 0 < send(gateway) < 40
-        wait_until(lambda: "LogCorruptError" in last_errors(gateway).get(0, ""))
+        until(lambda: "LogCorruptError" in last_errors(gateway).get(0, ""))
         assert set(last_errors(gateway)) == {0}
         assert f"gateway partitions skip 0 {foreign.offset}" in last_errors(gateway)[0]
         beside = skip(gateway, 0, 1)
         assert (beside.returncode, b"this log's own" in beside.stderr) == (2, True), beside.stderr
 
         assert skip(gateway, 0, foreign.offset).returncode == 0
-        wait_until(lambda: not last_errors(gateway))
+        until(lambda: not last_errors(gateway))
         assert send(gateway) == 40
 
         gateway.stop()

@@ -12,10 +12,9 @@ from tests.integration.test_inputs import event
 from tests.support.group_inputs import READ, Group
 from tests.support.http import AUTH
 from tests.support.kafka import create_topic
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.kafka
-
-SETTLED_S = 60.0
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ async def group(tmp_path: Path, kafka_bootstrap: str) -> AsyncIterator[Group]:
 async def test_all_doors_of_all_workers_know_an_event(group: Group) -> None:
     await group.workers.start()
     await group.send([event("both")])
-    async with asyncio.timeout(SETTLED_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not await group.stored():
             await asyncio.sleep(0.1)
     for worker in group.workers.all:

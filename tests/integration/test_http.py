@@ -6,7 +6,6 @@ every retry the same bytes.
 import base64
 import gzip
 import socket
-import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 
 from tests.support.gateway import Gateway
 from tests.support.http import new_event, post, stored
+from tests.support.waiting import PATIENCE_S, until
 
 SUCCESS = b'{"success":true}'
 
@@ -224,8 +224,9 @@ def test_content_encoding_in_two_lines_is_no_obstacle(client: httpx.Client, word
     assert compressed.headers["Gateway-Duplicates"] == "1"
 
 
-def test_body_that_does_not_arrive_gets_503_and_the_connection_closed(gateway: Gateway) -> None:
-    with socket.create_connection(("127.0.0.1", gateway.port), timeout=10) as connection:
+def test_body_that_does_not_arrive_gets_503_and_the_connection_closed(tmp_path: Path) -> None:
+    hasty = Gateway(tmp_path, {}, constants={"app.http.body:BodyLimits.grace_s": 0.5})
+    with hasty, socket.create_connection(("127.0.0.1", hasty.port), timeout=PATIENCE_S) as connection:
         connection.sendall(b"POST /v1/batch HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         answer = b"".join(iter(lambda: connection.recv(4096), b""))
     assert answer.startswith(b"HTTP/1.1 503 ")
@@ -237,13 +238,11 @@ def test_body_that_does_not_arrive_gets_503_and_the_connection_closed(gateway: G
 def test_client_that_does_not_wait_loses_nothing(gateway: Gateway) -> None:
     event = new_event()
     body = orjson.dumps(event | {"writeKey": "web"})
-    with socket.create_connection(("127.0.0.1", gateway.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=PATIENCE_S) as connection:
         head = b"POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
         connection.sendall(head + body)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # leave with RST
-    deadline = time.monotonic() + 10
-    while event["messageId"] not in {line["messageId"] for line in stored(gateway)}:
-        assert time.monotonic() < deadline, "the event is not in the log"
+    until(lambda: event["messageId"] in {line["messageId"] for line in stored(gateway)})
 
 
 # ---- who may, and from where

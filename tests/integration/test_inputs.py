@@ -24,6 +24,7 @@ from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli
 from tests.support.kafka import create_topic, delete_records, delete_topics
 from tests.support.verdict import Committed, read_kafka, read_sqlite
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.kafka
 
@@ -101,14 +102,14 @@ class Pair:
     async def wait_for(self, ids: set[str]) -> list[Committed]:
         """Wait until all ids are stored."""
         found: list[Committed] = []
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while {each.message_id for each in found} < ids:
                 await asyncio.sleep(0.2)
                 found = await self.stored()
         return found
 
     async def wait_for_log(self, text: str) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while text not in self.gateway.log_path.read_text():
                 await asyncio.sleep(0.1)
 
@@ -166,7 +167,7 @@ async def test_each_event_is_stored_once_through_kills(pair: Pair) -> None:
     for _ in range(3):
         pair.gateway.start()
         before = len(await pair.stored())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while before == len(await pair.stored()) < len(ids):
                 await asyncio.sleep(0.05)
         pair.gateway.kill()
@@ -190,12 +191,12 @@ async def test_embedded_log_stores_each_event_once_through_a_kill(
 
     try:
         pair.gateway.start()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while not stored():
                 await asyncio.sleep(0.02)
         pair.gateway.kill()
         pair.gateway.start()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while len(stored()) < len(ids) or await pair.committed() != {0: 1_650, 1: 1_650}:
                 await asyncio.sleep(0.2)
         assert Counter(stored()) == Counter(ids)
@@ -210,7 +211,7 @@ async def test_topic_that_is_read_again_stores_nothing_twice(pair: Pair) -> None
     await pair.send(records_of([event(each) for each in ids]))
     pair.gateway.start()
     await pair.wait_for(set(ids))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while await pair.committed() != {0: 250, 1: 250}:
             await asyncio.sleep(0.2)
     pair.gateway.kill()
@@ -285,7 +286,7 @@ async def test_records_say_where_their_event_comes_from(pair: Pair) -> None:
     assert int(clean["origin-time"]) > 1_700_000_000_000
     assert clean["traceparent"] == trace[1]
     assert "other" not in clean
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while len(kept := await headers_in(pair.servers, f"{pair.clean}.quarantine")) < 2:
             await asyncio.sleep(0.1)
     origins = {headers["reason"]: headers["origin"].rpartition(b"/")[2] for headers in kept}
@@ -313,7 +314,7 @@ async def test_records_without_ids_are_named_by_their_place(pair: Pair) -> None:
     batch = json.dumps({"context": {"app": 1}, "batch": [{"event": "A"}, {"event": "A"}]}).encode()
     await pair.send([(None, batch), (None, batch)], 0)
     pair.gateway.start()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while len(found := await pair.stored()) < 4:
             await asyncio.sleep(0.1)
     places = [each.message_id.split(":")[2:] for each in found]
@@ -351,7 +352,7 @@ async def test_input_stops_with_a_sentence(
     await pair.send(records_of([event(each) for each in sorted(ids)]))
     pair.gateway.start()
     await pair.wait_for(ids)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while await pair.committed() != {0: 10, 1: 10}:
             await asyncio.sleep(0.2)
     pair.gateway.stop()
@@ -427,7 +428,7 @@ async def test_operators_pause_resume_and_seek(pair: Pair) -> None:
     assert len(await pair.stored()) == len(ids)
     assert (await told(pair, "resume", "raw"))[0] == 0
     found = await pair.wait_for({*ids, "later"})
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while await pair.committed() != {0: 51, 1: 50}:
             await asyncio.sleep(0.1)
     assert Counter(each.message_id for each in found) == Counter([*ids, "later"])
@@ -461,7 +462,7 @@ async def test_trial_has_every_event_of_both_doors_with_its_verdict(
     pair.gateway.start()
     try:
         assert (await pair.post(event("b")))["Gateway-Accepted"] == "1"
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while len(found := await headers_in(pair.servers, f"{pair.clean}.observed")) < 5:
                 await asyncio.sleep(0.1)
         code, document = await asyncio.to_thread(sources_of, pair.gateway)

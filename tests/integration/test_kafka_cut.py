@@ -22,12 +22,12 @@ from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.kafka.wire import PRODUCE, PRODUCE_VERSIONS, ProduceCodec
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.settings import kafka_config
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.kafka
 
 TOPIC, ROUTING = "cut", "cut.routing"
 SAFE = {"min.insync.replicas": "2"}
-PATIENCE_S = 90.0
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ async def store(broker: KafkaBroker, others: Sequence[KafkaBroker]) -> AsyncIter
         await create_topic(
             broker.bootstrap_servers, name, partitions=partitions, replication_factor=3, configs=SAFE
         )
-    store = await KafkaStore.open(kafka_config(broker.bootstrap_servers, request_timeout_s=4))
+    store = await KafkaStore.open(kafka_config(broker.bootstrap_servers, request_timeout_s=6))
     yield store
     await store.close()
 

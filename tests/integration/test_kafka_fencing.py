@@ -22,12 +22,12 @@ from dedupe.storage.kafka.transactions import FENCED_CODES
 from tests.contract.log_contract import read_all
 from tests.support.kafka import KafkaBroker, create_topic, delete_records
 from tests.support.settings import kafka_config
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.kafka
 
 TOPIC = "fencing"
 NOT_LEADER_OR_FOLLOWER = 6
-PATIENCE_S = 60.0
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from dedupe.storage.kafka.broker_connection import BrokerConnection
 from dedupe.storage.kafka.group import GroupTimes, KafkaMembership
 from dedupe.storage.kafka.group_wire import PROTOCOL, PROTOCOL_TYPE
 from tests.support.cancellation import cancelled_at
-from tests.support.group import LANES, Group, group_at, until
+from tests.support.group import ENDLESS, LANES, Group, group_at
 from tests.support.kafka import create_topic
+from tests.support.waiting import until_async
 
 TIMES = GroupTimes()
-SLACK_S = 2.0  # of a machine with more to do; less than a session's rest
 GARBAGE = b"\x00\xffnobody can read this"
 MANY = 30
 
@@ -30,11 +30,18 @@ async def group(kafka_bootstrap: str) -> AsyncIterator[Group]:
         yield group
 
 
+@pytest.fixture
+async def endless_group(kafka_bootstrap: str) -> AsyncIterator[Group]:
+    """A group in which whoever waits for the end of a session waits for too long."""
+    async with group_at(kafka_bootstrap, times=ENDLESS) as group:
+        yield group
+
+
 async def test_one_worker_owns_everything(group: Group) -> None:
     (worker,) = await group.of("a")
 
     assert worker.lanes == set(range(LANES))
-    assert worker.membership.silence_s < TIMES.session_s
+    await until_async(lambda: worker.membership.silence_s < TIMES.session_s)
 
 
 async def test_workers_are_told_the_same_and_own_alike(group: Group) -> None:
@@ -43,36 +50,35 @@ async def test_workers_are_told_the_same_and_own_alike(group: Group) -> None:
     for _ in range(3):  # what moves is followed first
         workers[0].membership.rejoin()
         generation = workers[0].generation
-        await until(lambda: workers[0].generation > generation)  # noqa: B023 - waited for at once
+        await until_async(lambda: workers[0].generation > generation)  # noqa: B023 - waited for at once
         await group.agree(*workers)
     assert sorted(len(worker.lanes) for worker in workers) == [1, 2, 2]
 
 
-async def test_worker_that_leaves_is_gone_at_once_and_its_lanes_are_given_on(group: Group) -> None:
-    a, b, c = await group.of("a", "b", "c")
+async def test_worker_that_leaves_is_gone_before_its_session_ends_and_its_lanes_are_given_on(
+    endless_group: Group,
+) -> None:
+    a, b, c = await endless_group.of("a", "b", "c")
     await c.cut_off()
     await c.membership.leave()
 
-    assert await group.agree(a, b) < TIMES.rebalance_s
+    await endless_group.agree(a, b)
 
 
 async def test_worker_that_is_killed_is_gone_after_its_session(group: Group) -> None:
     a, b, c = await group.of("a", "b", "c")
     await c.cut_off()
 
-    assert await group.agree(a, b) < TIMES.session_s + SLACK_S
+    await group.agree(a, b)
 
 
-async def test_restart_after_a_kill_waits_for_no_session(group: Group) -> None:
-    a, b = await group.of("a", "b")
+async def test_restart_after_a_kill_waits_for_no_session(endless_group: Group) -> None:
+    a, b = await endless_group.of("a", "b")
     await b.cut_off()
-    began_at = monotonic()
-    again = group.worker("b")
+    again = endless_group.worker("b")
 
     await again.knows("a", "b")
-    await group.agree(a, again)
-
-    assert monotonic() - began_at < TIMES.rebalance_s + SLACK_S
+    await endless_group.agree(a, again)
 
 
 async def test_what_a_worker_has_to_tell_is_assigned_by(group: Group) -> None:
@@ -82,7 +88,7 @@ async def test_what_a_worker_has_to_tell_is_assigned_by(group: Group) -> None:
 
     a.membership.rejoin()
 
-    await until(lambda: a.lanes == set(range(LANES)))
+    await until_async(lambda: a.lanes == set(range(LANES)))
     await group.agree(a, b)
 
 
@@ -103,13 +109,13 @@ async def test_of_two_with_one_name_the_later_has_the_lanes_until_it_goes(group:
     await asyncio.sleep(0.002)  # a start has its millisecond
     second = group.worker("a")
 
-    await until(lambda: second.lanes == set(range(LANES)))
-    await until(lambda: first.lanes == set())
+    await until_async(lambda: second.lanes == set(range(LANES)))
+    await until_async(lambda: first.lanes == set())
     assert first.generation == second.generation
 
     await second.cut_off()
     await second.membership.leave()
-    await until(lambda: first.lanes == set(range(LANES)))
+    await until_async(lambda: first.lanes == set(range(LANES)))
 
 
 async def test_large_group_agrees_on_many_lanes(kafka_bootstrap: str) -> None:
@@ -163,7 +169,7 @@ async def test_worker_that_the_coordinator_has_forgotten_joins_as_a_new_member(g
 
     await stranger.throw_out(b.membership._member_id)
 
-    await until(lambda: b.generation > generation)
+    await until_async(lambda: b.generation > generation)
     await group.agree(a, b)
     await stranger.leave()
 
@@ -174,7 +180,7 @@ async def test_member_that_cannot_be_read_is_not_counted_on(group: Group) -> Non
 
     await stranger.rebalance()
 
-    await until(lambda: a.generation > generation)
+    await until_async(lambda: a.generation > generation)
     await group.agree(a, b)
     assert a.membership.unreadable + b.membership.unreadable >= 1
     await stranger.leave()
@@ -187,7 +193,7 @@ async def test_leader_that_cannot_be_read_is_outlived(group: Group) -> None:
     while await stranger.rebalance() < 2:
         await asyncio.sleep(0.02)
 
-    await until(lambda: worker.membership.unreadable > 0)
+    await until_async(lambda: worker.membership.unreadable > 0)
     assert worker.taken == []
 
     await stranger.leave()
@@ -212,7 +218,7 @@ async def test_group_that_belongs_to_consumers_is_waited_for(group: Group) -> No
     )
     await consumer.start()
     worker = group.worker("a")
-    await until(lambda: bool(worker.membership._problems))
+    await until_async(lambda: bool(worker.membership._problems))
     assert worker.taken == []
 
     await consumer.stop()

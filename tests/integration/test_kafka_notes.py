@@ -19,6 +19,7 @@ from tests.contract.log_contract import keep
 from tests.support.kafka import KafkaBroker, create_topic, delete_records, delete_topics
 from tests.support.kafka_acls import AUTHORIZED, DESCRIBE, allow_on_topic
 from tests.support.settings import kafka_config, routing_key
+from tests.support.waiting import PATIENCE_S
 
 TOPIC, ROUTING = "events", "events.routing"
 
@@ -34,7 +35,7 @@ async def open_store(bootstrap_servers: str, topic: str = TOPIC) -> KafkaStore:
 
 async def notes_of(store: KafkaStore, name: str, topic: str) -> dict[int, str]:
     """Ask as a gateway does: again, while the log does not answer."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 return await store.notes(name, topic)
@@ -143,7 +144,7 @@ async def test_older_gateways_find_a_pin_that_they_refuse_for_ever(
     private_kafka_broker: KafkaBroker, stores: Sequence[KafkaStore]
 ) -> None:
     cluster = stores[0].cluster
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 await stop_older_gateways(cluster, [Topic(TOPIC, 2)], bytes(16))

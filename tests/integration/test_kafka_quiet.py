@@ -25,6 +25,7 @@ from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.kafka_tools import run_tool
 from tests.support.processes import HOST, free_port
 from tests.support.settings import kafka_config
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.kafka
 
@@ -33,7 +34,6 @@ SECONDS = float(os.environ.get("KAFKA_FIELD_SECONDS", "15"))
 """How long a quota and ending logins are borne."""
 FORGETS_S = 3.0
 QUOTA_BYTES_S = 20_000
-PATIENCE_S = 60.0
 JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
     'username="gw" password="pw" user_gw="pw";'
@@ -65,7 +65,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, sasl_port: int) -> Iterator
 
 @pytest.fixture
 async def store(broker: KafkaBroker) -> AsyncIterator[KafkaStore]:
-    store = await KafkaStore.open(kafka_config(broker.bootstrap_servers, request_timeout_s=5))
+    store = await KafkaStore.open(kafka_config(broker.bootstrap_servers, request_timeout_s=60))
     yield store
     await store.close()
 
@@ -164,7 +164,7 @@ async def test_broker_passes_the_fences_own_test_beside_an_owner(store: KafkaSto
 async def test_logins_that_end_cost_nothing(broker: KafkaBroker, sasl_port: int) -> None:
     config = kafka_config(
         f"{HOST}:{sasl_port}",
-        request_timeout_s=5,
+        request_timeout_s=60,
         security_protocol="SASL_PLAINTEXT",
         sasl_username="gw",
         sasl_password="pw",

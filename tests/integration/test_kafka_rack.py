@@ -19,6 +19,7 @@ from dedupe.storage.kafka.store import KafkaStore
 from tests.integration.test_kafka_fencing import appended, fenced
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.settings import kafka_config
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.kafka
 
@@ -61,7 +62,7 @@ async def zones(
     first, second = brokers
     topic = f"{TOPIC}-{abs(hash(request.node.name))}"
     await create_topic(first.bootstrap_servers, topic, partitions=2, replication_factor=2)
-    store = await KafkaStore.open(kafka_config(first.bootstrap_servers, request_timeout_s=5))
+    store = await KafkaStore.open(kafka_config(first.bootstrap_servers, request_timeout_s=60))
     leaders = {number: await store.cluster.leader_of(TopicPartition(topic, number)) for number in range(2)}
     partition, leader = next(
         (number, leader) for number, leader in leaders.items() if leader.port == first.port
@@ -92,7 +93,7 @@ def connected_to(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def read_all(reader: PartitionReader) -> list[str]:
     """Return all keys, of reads of a few."""
     keys: list[str] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while len(keys) < COUNT:
             keys += [found.key.decode() for found in await reader.read(3)]
     return keys
@@ -139,7 +140,7 @@ async def test_reading_goes_on_at_the_leader_when_the_replica_is_gone(
         zones.follower.kill()
         try:
             rest = [*first]
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 while len(rest) < COUNT:
                     rest += await reader.read(5)
         finally:

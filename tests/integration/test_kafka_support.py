@@ -16,8 +16,7 @@ from aiokafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
 from tests.conftest import TopicFactory
 from tests.support import kafka
 from tests.support.kafka import KafkaBroker, KafkaBrokerError, create_topic
-
-WAIT_S = 20.0
+from tests.support.waiting import PATIENCE_S
 
 
 async def read_committed(bootstrap_servers: str, topic: str) -> list[bytes | None]:
@@ -25,7 +24,7 @@ async def read_committed(bootstrap_servers: str, topic: str) -> list[bytes | Non
     partition = TopicPartition(topic, 0)
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_servers, isolation_level="read_committed")
     values: list[bytes | None] = []
-    async with asyncio.timeout(WAIT_S), consumer:
+    async with asyncio.timeout(PATIENCE_S), consumer:
         consumer.assign([partition])
         await consumer.seek_to_beginning(partition)
         end = (await consumer.end_offsets([partition]))[partition]
@@ -72,7 +71,7 @@ async def test_topic_that_exists_is_refused(kafka_bootstrap: str, topic: TopicFa
 async def test_frozen_broker_answers_nothing_until_thawed(private_kafka_broker: KafkaBroker) -> None:
     await create_topic(private_kafka_broker.bootstrap_servers, "events")
     producer = AIOKafkaProducer(bootstrap_servers=private_kafka_broker.bootstrap_servers)
-    async with asyncio.timeout(WAIT_S), producer:
+    async with asyncio.timeout(PATIENCE_S), producer:
         await producer.send_and_wait("events", b"before", partition=0)
         private_kafka_broker.freeze()
         delivery = await producer.send("events", b"meanwhile", partition=0)
@@ -114,7 +113,7 @@ def test_broker_dies_with_its_parent(tmp_path: Path) -> None:
         parent.kill()
     try:
         # A pidfd becomes readable when its process ends.
-        ended, _, _ = select.select([broker], [], [], WAIT_S)
+        ended, _, _ = select.select([broker], [], [], PATIENCE_S)
         assert ended
     finally:
         os.close(broker)

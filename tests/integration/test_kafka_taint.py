@@ -20,6 +20,7 @@ from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.kafka_proxy import Api, Fault, KafkaProxy, broker_behind_a_proxy
 from tests.support.processes import HOST
 from tests.support.settings import kafka_config
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.kafka
 
@@ -46,7 +47,7 @@ async def log(proxy: KafkaProxy, request: pytest.FixtureRequest) -> AsyncIterato
     topic = f"taint-{abs(hash(request.node.name))}"
     servers = f"{HOST}:{proxy.port}"
     await create_topic(servers, topic)
-    store = await KafkaStore.open(kafka_config(servers, request_timeout_s=5))
+    store = await KafkaStore.open(kafka_config(servers, request_timeout_s=60))
     log = store.partition_log(topic, 0)
     try:
         await begin(log)
@@ -97,7 +98,7 @@ async def test_late_append_of_before_a_fence_takes_no_place(proxy: KafkaProxy, l
     with pytest.raises(OutcomeUnknownError):
         await log.append([record("second")])
     end = await log.fence()
-    await asyncio.wait_for(proxy.release(), 10)
+    await asyncio.wait_for(proxy.release(), PATIENCE_S)
     assert (await log.bounds())[1] == end
     await log.append([record("third")])
     assert await keys(log) == ["first", "third"]
@@ -114,7 +115,7 @@ async def test_fence_that_is_cut_off_fails_and_the_next_one_succeeds(
     await log.fence()
     await log.append([record("second")])
     if fault is Fault.HOLD_REQUEST:
-        await asyncio.wait_for(proxy.release(), 10)
+        await asyncio.wait_for(proxy.release(), PATIENCE_S)
     await log.append([record("third")])
     assert await keys(log) == ["first", "second", "third"]
 
@@ -130,7 +131,7 @@ async def test_late_fence_of_its_own_is_not_taken_for_another_gateway(
         with pytest.raises(RetriableError):  # the connection ends; nothing asks again by itself
             await log.fence()
     await log.fence()
-    await asyncio.wait_for(proxy.release(), 10)
+    await asyncio.wait_for(proxy.release(), PATIENCE_S)
 
     await log.append([record("second")])
     await cut_off(log, proxy)  # so that the coordinator is asked
@@ -157,14 +158,14 @@ async def test_fence_of_a_rival_is_not_taken_for_its_own(log: KafkaLog) -> None:
 async def cut_off(log: KafkaLog, proxy: KafkaProxy) -> None:
     assert log._producer is not None
     await proxy.cut()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while log._producer._connections.get(log._producer._leader) is not None:
             await asyncio.sleep(0)
 
 
 async def give_up(call: Coroutine[Any, Any, object], *, when: Callable[[], bool]) -> None:
     task = asyncio.ensure_future(call)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not when():
             await asyncio.sleep(0)
     task.cancel()

@@ -53,7 +53,7 @@ Prepare: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
 
 @pytest.fixture
 async def store(kafka_bootstrap: str) -> AsyncIterator[KafkaStore]:
-    store = await KafkaStore.open(kafka_config(kafka_bootstrap, request_timeout_s=3))
+    store = await KafkaStore.open(kafka_config(kafka_bootstrap, request_timeout_s=60))
     yield store
     await store.close()
 

@@ -5,7 +5,6 @@ are as without it, and the gateway says how many duplicates there are, by cause,
 
 import json
 import sqlite3
-import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +15,7 @@ from app.settings.model import Settings
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli
 from tests.support.settings import make_settings
+from tests.support.waiting import until
 
 
 def event(message_id: object, **fields: object) -> dict[str, object]:
@@ -45,8 +45,7 @@ def test_every_event_is_there_with_its_verdict(tmp_path: Path) -> None:
             headers={"x-retry-count": "1", "user-agent": "analytics-python/2.3.4"},
         )
         assert retried.headers["Gateway-Duplicates"] == "1"
-        while gateway.stats()["observed"]["appended"] < 6:  # the test's own time is limited
-            time.sleep(0.05)
+        until(lambda: gateway.stats()["observed"]["appended"] >= 6)
         told = gateway.stats()["observed"]
         source = AUTH[0]
         details = cli(gateway, "sources", source, "-o", "table", "--url", gateway.admin_url).stdout.decode()

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parents[2]
 FILES_MAX, CALLS_MAX = 44, 79
 """A reader follows so much in an hour; today's figures stand in docs/ARCHITECTURE.md."""
@@ -19,7 +21,7 @@ def test_one_event_passes_few_files_and_calls() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     counted = re.match(r"(\d+) files, (\d+) calls\n", done.stdout)
     assert counted, done.stdout

@@ -4,7 +4,6 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,16 +12,10 @@ import pytest
 
 from tests.support.gateway import Gateway
 from tests.support.processes import HOST
+from tests.support.waiting import PATIENCE_S, until
 
 OUT = "no file descriptor is left"
 METRIC = "gateway_file_descriptors_out_checks_total"
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def open_files(gateway: Gateway) -> int:
@@ -43,14 +36,14 @@ def serves(gateway: Gateway) -> bool:
 
 
 def checks_out(gateway: Gateway) -> float:
-    lines = httpx.get(f"{gateway.admin_url}/metrics", timeout=5).text.splitlines()
+    lines = httpx.get(f"{gateway.admin_url}/metrics").text.splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith(f"{METRIC} "))
 
 
 @pytest.mark.regression("A process without file descriptors left wrote thousands of tracebacks a second.")
 def test_process_without_file_descriptors_says_so_once_and_serves_again(tmp_path: Path) -> None:
     with Gateway(tmp_path) as gateway, ExitStack() as clients:
-        assert serves(gateway)
+        until(lambda: serves(gateway))
         assert checks_out(gateway) == 0
         most = open_files(gateway) + 8
         _, hard = resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE)
@@ -59,16 +52,16 @@ def test_process_without_file_descriptors_says_so_once_and_serves_again(tmp_path
         def is_out() -> bool:
             for port in (gateway.port, gateway.admin_port):
                 for _ in range(4):
-                    clients.enter_context(socket.create_connection((HOST, port), timeout=10))
+                    clients.enter_context(socket.create_connection((HOST, port), timeout=PATIENCE_S))
             return OUT in gateway.log_path.read_text()
 
-        wait_for(is_out)
+        until(is_out)
         for _ in range(30):  # each is one more reason to say it
             is_out()
             time.sleep(0.1)
         assert not serves(gateway)
         clients.close()
-        wait_for(lambda: serves(gateway))
+        until(lambda: serves(gateway))
         assert checks_out(gateway) >= 2
         log = gateway.log_path.read_text()
         assert log.count(OUT) == 1

@@ -4,7 +4,6 @@ Claim: an operator sees every event in exactly one counter, and the committed lo
 
 import subprocess
 import threading
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,16 +14,18 @@ from tests.support.forked import COMMAND
 from tests.support.gateway import Gateway
 from tests.support.http import cli, new_event, post, stored
 from tests.support.raw_http import RawConnection
+from tests.support.waiting import until
 
 
 def test_every_event_has_one_verdict_in_the_stats(client: httpx.Client, gateway: Gateway) -> None:
     event = new_event()
     post(client, "/v1/batch", {"batch": [event, event, event | {"event": "x"}, 5, new_event()]})
+    until(lambda: gateway.stats()["in_flight"] == 0)
     stats = gateway.stats()
     totals = stats["totals"]
     parts = ("accepted", "duplicates", "conflicts", "rejected", "unknown", "refused")
     assert totals["received"] == sum(totals[part] for part in parts)
-    assert (stats["mode"], stats["log"], stats["in_flight"]) == ("development", "sqlite", 0)
+    assert (stats["mode"], stats["log"]) == ("development", "sqlite")
     assert [partition["partition"] for partition in stats["partitions"]] == [0, 1, 2, 3]
     committed = stored(gateway)
     for partition in stats["partitions"]:
@@ -70,8 +71,7 @@ def test_admin_port_has_limits_of_its_own(tmp_path: Path) -> None:
         crowd = [RawConnection(gateway.admin_port) for _ in range(300)]
         try:
             assert httpx.get(f"{gateway.admin_url}/livez").status_code == 200
-            sockets = len(list(Path(f"/proc/{gateway.process.pid}/fd").iterdir()))
-            assert sockets < 300
+            until(lambda: len(list(Path(f"/proc/{gateway.process.pid}/fd").iterdir())) < 300)
         finally:
             for connection in crowd:
                 connection.socket.close()
@@ -128,12 +128,14 @@ def test_events_follow_the_log(client: httpx.Client, gateway: Gateway) -> None:
         reader = threading.Thread(target=lambda: lines.extend(following.stdout or ()))
         reader.start()
         sent: set[str] = set()
-        deadline = time.monotonic() + 20
-        while not lines and time.monotonic() < deadline:  # it may not have found the end yet
+
+        def is_followed() -> bool:
             event = new_event()
             sent.add(event["messageId"])
             post(client, "/v1/events", event)
-            time.sleep(0.2)
+            return bool(lines)
+
+        until(is_followed)  # it may not have found the end yet
         following.terminate()
         reader.join()
     assert {orjson.loads(line)["messageId"] for line in lines} <= sent

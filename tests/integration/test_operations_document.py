@@ -14,6 +14,7 @@ from tests.support.documents import ROOT
 from tests.support.forked import COMMAND
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event, post
+from tests.support.waiting import PATIENCE_S
 
 DOCUMENT = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 
@@ -41,7 +42,7 @@ def test_commands_work_on_a_gateway_that_runs(gateway: Gateway, heading: str) ->
             [COMMAND, *arguments],
             env=gateway.environment | client,
             capture_output=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, b""), (line, done.stdout, done.stderr)

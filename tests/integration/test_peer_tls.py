@@ -18,9 +18,10 @@ from app.peers.limits import PeerLimits, Versions
 from app.peers.tls import PeerTLS
 from app.settings.model import Settings
 from dedupe.model.errors import ConfigurationError
-from tests.integration.test_peers import Worker, are_linked, running, until
+from tests.integration.test_peers import Worker, are_linked, running
 from tests.support.certificates import write_certificate
 from tests.support.settings import make_settings
+from tests.support.waiting import until_async
 
 
 def settings(files: Path | None) -> Settings:
@@ -50,7 +51,7 @@ async def test_workers_with_certificates_are_linked_and_one_without_is_not(tmp_p
     bare = Worker("c", network=network_of(settings(None)))
 
     async with running(a, b, bare):
-        await until(are_linked(a, b))
+        await until_async(are_linked(a, b))
         await asyncio.sleep(0.5)  # for what must not happen
         assert not a.link(bare).is_up
         assert not bare.link(a).is_up
@@ -65,10 +66,10 @@ async def test_changed_certificates_are_those_of_the_next_connection(tmp_path: P
     c, d = (Worker(name, network=network_of(settings(folder))) for name, folder in (("c", new), ("d", old)))
 
     async with running(a, b):
-        await until(are_linked(a, b))
+        await until_async(are_linked(a, b))
         shutil.copytree(new, files, dirs_exist_ok=True)
         async with running(a, b, c, d):  # c trusts the new authority alone, d the old one
-            await until(are_linked(a, b, c))
+            await until_async(are_linked(a, b, c))
             await asyncio.sleep(0.5)  # for what must not happen
             assert not any(a.link(d).is_up or d.link(each).is_up for each in (a, b))
 
@@ -133,9 +134,11 @@ async def test_worker_that_is_refused_over_tls_says_why(tmp_path: Path) -> None:
     d = Worker("d", network=networks["d"], limits=PeerLimits(versions=Versions(99, 98)))
 
     async with running(a, b, c, d):
-        await until(lambda: why(b, "a") == "refused by a: this worker has another GATEWAY_IDENTITY_SECRET")
-        await until(lambda: why(d, "a").startswith("refused by a: this worker speaks no version"))
-        await until(lambda: why(a, "c") == "its certificate is not accepted: certificate has expired")
+        await until_async(
+            lambda: why(b, "a") == "refused by a: this worker has another GATEWAY_IDENTITY_SECRET"
+        )
+        await until_async(lambda: why(d, "a").startswith("refused by a: this worker speaks no version"))
+        await until_async(lambda: why(a, "c") == "its certificate is not accepted: certificate has expired")
         assert not any(worker.link(a).is_up for worker in (b, c, d))
 
 
@@ -157,6 +160,6 @@ async def test_alert_by_which_tls_refuses_a_worker_is_its_reason(tmp_path: Path)
         refusing = asyncio.get_running_loop().run_in_executor(None, refuse, listener)
         async with running(a):
             a.peers.set_members({"b": f"127.0.0.1:{listener.getsockname()[1]}"})
-            await until(lambda: why(a, "b").endswith("alert certificate expired"))
+            await until_async(lambda: why(a, "b").endswith("alert certificate expired"))
         listener.shutdown(socket.SHUT_RDWR)
     await refusing

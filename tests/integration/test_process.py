@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event, post, stored
+from tests.support.waiting import until
 
 EVENTS_BEFORE_THE_STOP = 500
 LINGER = "app.main:DRAIN_LINGER_S"
@@ -50,7 +51,7 @@ def test_restart_and_lost_index_change_no_receipt(own_gateway: Gateway) -> None:
 
 
 def test_graceful_stop_refuses_new_requests_and_loses_none(tmp_path: Path) -> None:
-    gateway = Gateway(tmp_path, {"GATEWAY_PARTITIONS": "2"}, constants={LINGER: 1.5})
+    gateway = Gateway(tmp_path, {"GATEWAY_PARTITIONS": "2"}, constants={LINGER: 6})
     accepted: set[str] = set()
     refusals: list[httpx.Response] = []
 
@@ -69,13 +70,13 @@ def test_graceful_stop_refuses_new_requests_and_loses_none(tmp_path: Path) -> No
     clients = [threading.Thread(target=send) for _ in range(4)]
     for client in clients:
         client.start()
-    while len(accepted) < EVENTS_BEFORE_THE_STOP:
-        time.sleep(0.01)
+    until(lambda: len(accepted) >= EVENTS_BEFORE_THE_STOP)
     stopped_at = time.monotonic()
     gateway.process.terminate()
+    until(lambda: refusals)
+    ready = httpx.get(f"{gateway.admin_url}/readyz?verbose")
     for client in clients:
         client.join()
-    ready = httpx.get(f"{gateway.admin_url}/readyz?verbose")
     assert (ready.status_code, ready.json()["draining"]) == (503, True)
     assert {lane["state"] for lane in ready.json()["progress"]} == {"unassigned"}
     assert gateway.wait() == 0
@@ -89,16 +90,14 @@ def test_graceful_stop_refuses_new_requests_and_loses_none(tmp_path: Path) -> No
 
 
 def test_second_signal_stops_at_once_and_safely(tmp_path: Path) -> None:
-    gateway = Gateway(tmp_path, {"GATEWAY_PARTITIONS": "2"}, constants={LINGER: 60})
+    gateway = Gateway(tmp_path, {"GATEWAY_PARTITIONS": "2"}, constants={LINGER: 600})
     with gateway:
         body = orjson.dumps(new_event())
         first = httpx.post(f"{gateway.url}/v1/events", content=body, auth=AUTH)
         gateway.process.terminate()
-        deadline = time.monotonic() + 10
-        while gateway.is_ready():
-            assert time.monotonic() < deadline
+        until(lambda: not gateway.is_ready())
         gateway.process.terminate()
-        assert gateway.wait(timeout_s=5) == 128 + 15
+        assert gateway.wait() == 128 + 15
         gateway.start()
         again = httpx.post(f"{gateway.url}/v1/events", content=body, auth=AUTH)
         assert again.content == first.content

@@ -13,6 +13,7 @@ from app.auth.key_file import KeyFile
 from app.auth.quotas import Quota, QuotaPolicy
 from tests.support.documents import README, blocks_of, typed
 from tests.support.gateway import Gateway
+from tests.support.waiting import until
 
 
 def test_commands_of_the_quickstart_answer_what_is_shown(tmp_path: Path) -> None:
@@ -35,10 +36,8 @@ def test_commands_of_the_quickstart_answer_what_is_shown(tmp_path: Path) -> None
 
 def test_banner_leads_to_the_console_and_its_command_works(tmp_path: Path) -> None:
     with Gateway(tmp_path / "gateway") as gateway:
-        deadline = time.monotonic() + 30
-        while "  curl -i " not in (banner := gateway.log_path.read_text()):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: "  curl -i " in gateway.log_path.read_text())
+        banner = gateway.log_path.read_text()
         (console,) = re.findall(r"^  console (\S+)$", banner, flags=re.MULTILINE)
         page = httpx.get(console)
         assert (page.status_code, page.headers["Content-Type"]) == (200, "text/html; charset=utf-8")

@@ -6,7 +6,7 @@ can miss it; unknown keys are seen, and a loop of refusals is slow.
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,14 @@ from app.auth.key_memory import FILE
 from app.http.penalties import DELAY_S
 from tests.support.gateway import Gateway
 from tests.support.http import cli, new_event, post, stored
+from tests.support.waiting import until
 
 APP = "- {key: key-of-the-app, source: app, name: The app, scopes: [ingest, replay]}\n"
 REST = "- {key: key-of-the-rest, source: rest}\n"
 ENDED = "- {key: key-that-ended, source: old, enabled: false}\n"
+
+SENT = 5
+"""What else the machine does makes one answer late, not all."""
 
 TEN_DAYS_MS = 864_000_000
 
@@ -59,13 +63,6 @@ def gateway(tmp_path: Path) -> Iterator[Keyed]:
     keyed.keys.write_text(APP + REST + ENDED)
     with keyed:
         yield keyed
-
-
-def until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("is_down", [True, False])
@@ -160,7 +157,8 @@ def test_senders_of_unknown_keys_are_seen_and_their_loop_is_slow(gateway: Keyed)
         assert time.monotonic() - began >= 1.5  # at least three of them had to wait
         pixel = client.get("/pixel/v1/track?writeKey=an-old-key&event=Seen")
     assert pixel.status_code == 200
-    assert gateway.send("key-of-the-rest").elapsed.total_seconds() < 0.4
+    others = [gateway.send("key-of-the-rest").elapsed.total_seconds() for _ in range(SENT)]
+    assert min(others) < DELAY_S
     told = gateway.told()
     assert told["unknown_requests"] == 25
     (sender,) = told["unknown_senders"]

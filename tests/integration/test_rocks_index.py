@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -38,6 +37,7 @@ from dedupe.storage.rocksdb.index import RocksIndex
 from dedupe.storage.rocksdb.store import LANE_BYTES_MIN, RocksStore
 from tests.contract.index_contract import IDENTITY, KEYS_MAX, entry_of, key_of, open_anew, update_of
 from tests.support.rocks import SMALLEST
+from tests.support.waiting import PATIENCE_S, until
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = tuning_for(LANE_BYTES_MIN, KEYS_MAX)
@@ -399,7 +399,7 @@ def test_failed_write_ends_the_use_of_the_index_and_keeps_it(tmp_path: Path) -> 
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -433,7 +433,7 @@ def test_index_without_files_to_write_to_is_kept(tmp_path: Path) -> None:
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -473,7 +473,7 @@ def test_index_of_a_living_process_is_reported_and_kept(tmp_path: Path) -> None:
         with pytest.raises(IndexCorruptError):
             open_anew(store)
 
-        holder.communicate("\n", timeout=60)
+        holder.communicate("\n", timeout=PATIENCE_S)
     assert holder.returncode == 0
     index = store.open(IDENTITY)
     assert index.lookup([key_of(0)]) == [entry_of(0)]
@@ -610,10 +610,7 @@ def test_little_restarts_leave_few_files(tmp_path: Path) -> None:
 
     index = RocksIndex(path, IDENTITY, SMALL)
 
-    deadline = time.monotonic() + 30
-    while len(index._opened().entries.live_files()) > 12 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(index._opened().entries.live_files()) <= 12
+    until(lambda: len(index._opened().entries.live_files()) <= 12)
     assert index.covers(0)
     assert index.lookup([key_of(i) for i in range(300)]) == [entry_of(i) for i in range(300)]
     index.close()

@@ -26,6 +26,7 @@ from dedupe.storage.rocksdb.store import CLOSERS, LANE_BYTES_MIN, RocksStore
 from tests.contract.index_contract import KEYS_MAX, update_of
 from tests.support.settings import QUEUE_LIMITS
 from tests.support.sim.sim_log import SimStore
+from tests.support.waiting import PATIENCE_S
 
 SECRET = Identity(b"x" * 16)
 IDENTITY = IndexIdentity("sim", "events", 0, 1, SECRET.check_value)
@@ -129,7 +130,7 @@ def open_files(root: Path) -> list[str]:
 
 async def assert_nothing_is_left(root: Path) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("index-close")]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while open_files(root):  # a file that is still being loaded is released soon
             await asyncio.sleep(0.001)
     store = store_in(root)
@@ -164,7 +165,7 @@ async def test_unusable_index_is_deleted_without_holding_the_loop(tmp_path: Path
     recovery = recovery_of(store)
     checking = asyncio.create_task(recovery.check())
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not recovery._metrics.rebuilds:
             await asyncio.sleep(0.001)
     assert recovery.opened is None
@@ -185,7 +186,7 @@ async def test_index_to_rebuild_is_deleted_without_holding_the_loop(tmp_path: Pa
         store._closers.submit(may_close.wait)
     replaying = asyncio.create_task(recovery.replay(0, lambda _: None))  # the log has lost its records
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not recovery._metrics.rebuilds:
             await asyncio.sleep(0.001)
     assert recovery.opened is None

@@ -25,6 +25,7 @@ from dedupe.storage.rocksdb.replay import WAL_BYTES_MAX, replay
 from dedupe.storage.rocksdb.store import CLOSERS, LANE_BYTES_MIN, RocksStore
 from dedupe.storage.rocksdb.wal import wal_files
 from tests.contract.index_contract import IDENTITY, KEYS_MAX, entry_of, key_of, update_of
+from tests.support.waiting import PATIENCE_S
 
 REPOSITORY = Path(__file__).parents[2]
 LONG = 48_000
@@ -75,7 +76,7 @@ def run_with(program: str, root: Path) -> subprocess.CompletedProcess[str]:
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -276,7 +277,7 @@ async def test_replay_outlives_a_killed_gateway_and_the_next_one_waits_for_it(ki
     store = store_in(killed)
 
     index = None
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while index is None:
             with suppress(IndexUnavailableError):  # the replay may hold the lock a moment longer
                 await store.prepare(IDENTITY)

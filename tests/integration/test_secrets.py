@@ -19,6 +19,7 @@ from tests.support.gateway import Gateway
 from tests.support.http import cli
 from tests.support.kafka import KafkaBroker
 from tests.support.processes import free_port
+from tests.support.waiting import PATIENCE_S
 
 KEY = "planted-key-good"
 DISABLED_KEY = "planted-key-disabled"
@@ -100,7 +101,7 @@ def settings(key_file: Path) -> dict[str, str]:
 
 def everything(url: str) -> Iterator[httpx.Response]:
     """Send every body with every set of headers to every target."""
-    with httpx.Client(base_url=url, auth=None, timeout=15) as client:
+    with httpx.Client(base_url=url, auth=None) as client:
         for target in TARGETS:
             for headers in HEADERS:
                 for body, more in BODIES:
@@ -111,7 +112,7 @@ def everything(url: str) -> Iterator[httpx.Response]:
 
 def garble(port: int) -> bytes:
     """Send something that is no HTTP, and return what comes back."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
         connection.sendall(b"planted-method planted-target\r\nplanted-header\r\n\r\n")
         connection.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: connection.recv(4096), b""))
@@ -180,7 +181,7 @@ def test_nothing_planted_shows_up_while_the_log_fails(
         answers: list[httpx.Response] = []
         for number in itertools.count():
             event = EVENT | {"messageId": f"planted-id-{number}"}
-            answers.append(httpx.post(f"{gateway.url}/v1/events", content=orjson.dumps(event), timeout=15))
+            answers.append(httpx.post(f"{gateway.url}/v1/events", content=orjson.dumps(event)))
             if answers[-1].status_code != httpx.codes.OK:
                 break
             private_kafka_broker.kill()

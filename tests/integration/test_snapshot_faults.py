@@ -33,10 +33,10 @@ from tests.integration.test_snapshots import (
     manifests_in,
     send,
     snapshots_of,
-    wait_until,
 )
 from tests.support.gateway import Gateway
 from tests.support.http import new_event
+from tests.support.waiting import until
 
 KEYS = 5_000
 LIMIT_BYTES = 32 * 1024
@@ -230,7 +230,7 @@ def test_older_snapshot_is_taken(tmp_path: Path, reason: str | None, damage: Cal
     with gateway:
         for stored in (half, EVENTS):
             send(gateway, events[stored - half : stored]).raise_for_status()
-            wait_until(partial(newest_is_at, gateway, stored))
+            until(partial(newest_is_at, gateway, stored))
         answer = send(gateway, events).content
         gateway.kill()
     while len(manifests_in(tmp_path)) > 2:  # a third one, of the same records

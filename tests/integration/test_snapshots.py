@@ -3,7 +3,6 @@
 import shutil
 import sqlite3
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,9 +13,9 @@ import pytest
 
 from tests.support.gateway import Crash, Gateway
 from tests.support.http import AUTH, cli, new_event, post
+from tests.support.waiting import until
 
 EVENTS = 400
-PATIENCE_S = 30.0
 MAKING = ("copied", "files", "manifest")
 RESTORING = ("files", "installed")
 CONSTANTS = {
@@ -48,13 +47,6 @@ def files_in(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "bucket").glob("*/events/0/files/*"), key=lambda path: path.stat().st_size)
 
 
-def wait_until(holds: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def snapshots_of(gateway: Gateway) -> dict[str, Any]:
     found: dict[str, Any] = gateway.stats()["partitions"][0]["snapshots"]
     return found
@@ -83,7 +75,7 @@ def stored(tmp_path: Path) -> Stored:
     gateway, events = gateway_in(tmp_path), [new_event() for _ in range(EVENTS)]
     with gateway:
         send(gateway, events[: EVENTS // 2]).raise_for_status()
-        wait_until(lambda: snapshots_of(gateway)["newest_offset"] == EVENTS // 2)
+        until(lambda: snapshots_of(gateway)["newest_offset"] == EVENTS // 2)
         send(gateway, [events[0] | {"event": "Other"}])  # a conflict, for the quarantine's lane
         gateway.kill()
     without = gateway_in(tmp_path, GATEWAY_SNAPSHOTS_INTERVAL="1h")
@@ -174,7 +166,7 @@ def test_snapshots_of_another_secret_are_not_used(tmp_path: Path, stored: Stored
     (own,) = (tmp_path / "bucket").iterdir()
     with other:
         send(other, stored.events[:3]).raise_for_status()
-        wait_until(lambda: snapshots_of(other)["made"])
+        until(lambda: snapshots_of(other)["made"])
         other.kill()
     (place,) = (folder for folder in (tmp_path / "bucket").iterdir() if folder != own)
     shutil.rmtree(place)

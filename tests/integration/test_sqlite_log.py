@@ -30,6 +30,7 @@ from dedupe.model.types import LogRecord, NewRecord
 from dedupe.storage.sqlite import schema as sqlite_schema
 from dedupe.storage.sqlite.log import SqliteLimits, SqliteLog, SqliteStore
 from dedupe.storage.sqlite.schema import PAGE_BYTES, SCHEMA_VERSION
+from tests.support.waiting import PATIENCE_S
 
 REPOSITORY = Path(__file__).parents[2]
 TOPIC = "events"
@@ -414,7 +415,7 @@ async def test_process_killed_around_the_commit_leaves_nothing_or_everything(
 ) -> None:
     await store.close()
     with python(KILLED_WRITER, path, step) as killed:
-        assert await asyncio.to_thread(killed.wait, 60) == -signal.SIGKILL
+        assert await asyncio.to_thread(killed.wait, PATIENCE_S) == -signal.SIGKILL
 
     reopened = await SqliteStore.open(path)
     log = reopened.partition_log(TOPIC, 0)
@@ -434,7 +435,7 @@ async def test_reader_in_another_process_follows_the_writer(store: SqliteStore, 
         for first in range(100, 3_000, 100):
             await log.append(records(first, 100))
             await asyncio.sleep(0.002)
-        assert await asyncio.to_thread(reader.wait, 60) == 0
+        assert await asyncio.to_thread(reader.wait, PATIENCE_S) == 0
 
 
 async def test_two_processes_append_side_by_side(store: SqliteStore, path: Path) -> None:
@@ -442,7 +443,7 @@ async def test_two_processes_append_side_by_side(store: SqliteStore, path: Path)
         log = await fenced(store)
         for number in range(200):
             await log.append(records(number, 1))
-        assert await asyncio.to_thread(other.wait, 60) == 0
+        assert await asyncio.to_thread(other.wait, PATIENCE_S) == 0
 
     assert numbers(await read_all(log)) == list(range(200))
     assert numbers(await read_all(store.partition_log(TOPIC, 1))) == list(range(200))

@@ -1,7 +1,6 @@
 """Claim: who listens sees what a real gateway decides, and who does not read costs it nothing."""
 
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -15,8 +14,7 @@ from tests.support.forked import COMMAND
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, new_event, post
 from tests.support.raw_http import RawConnection
-
-WAIT_S = 30.0
+from tests.support.waiting import PATIENCE_S, until
 
 
 class Tailed:
@@ -28,7 +26,7 @@ class Tailed:
         assert self.next("hello")
 
     def next(self, *kinds: str) -> dict[str, Any]:
-        """Return the next line of a kind, of an event if none is named; silence for WAIT_S fails the test."""
+        """Return the next line of a kind, of an event if none is named; silence fails the test."""
         kinds = kinds or ("event",)
         for line in self._lines:
             document: dict[str, Any] = orjson.loads(line)
@@ -42,16 +40,9 @@ class Tailed:
 @contextmanager
 def tailing(gateway: Gateway, path: str = "/admin/v1/tail", **query: str) -> Iterator[Tailed]:
     url = gateway.admin_url + path
-    with httpx.stream("GET", url, params=query, timeout=WAIT_S) as answer:
+    with httpx.stream("GET", url, params=query) as answer:
         assert answer.status_code == 200, answer.read()
         yield Tailed(answer.iter_lines())
-
-
-def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_each_verdict_is_told_with_its_place(client: httpx.Client, gateway: Gateway) -> None:
@@ -99,7 +90,7 @@ def test_a_wrong_filter_and_one_listener_too_many_are_refused(gateway: Gateway) 
     assert httpx.get(url, params={"id": "x" * 1001}).status_code == 400
     with ExitStack() as stack:
         for _ in range(LISTENERS_MAX):
-            wait_for(lambda: stack.enter_context(httpx.stream("GET", url)).status_code == 200)
+            until(lambda: stack.enter_context(httpx.stream("GET", url)).status_code == 200)
         refused = stack.enter_context(httpx.stream("GET", url))
         assert (refused.status_code, orjson.loads(refused.read())["code"]) == (503, "too_many_connections")
 
@@ -107,13 +98,13 @@ def test_a_wrong_filter_and_one_listener_too_many_are_refused(gateway: Gateway) 
         with httpx.stream("GET", url) as answer:
             return answer.status_code == 200
 
-    wait_for(is_taken)  # those that left are noticed by themselves
+    until(is_taken)  # those that left are noticed by themselves
 
 
 def test_a_listener_that_does_not_read_misses_samples_and_delays_nobody(own_gateway: Gateway) -> None:
     with (
         own_gateway as gateway,
-        httpx.Client(base_url=gateway.url, auth=AUTH, timeout=WAIT_S) as client,
+        httpx.Client(base_url=gateway.url, auth=AUTH) as client,
         RawConnection(gateway.admin_port) as deaf,
     ):
         deaf.send(b"GET /admin/v1/tail HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -122,7 +113,7 @@ def test_a_listener_that_does_not_read_misses_samples_and_delays_nobody(own_gate
             post(client, "/v1/events", [new_event(userId="u" * 100) for _ in range(5 * int(BURST))])
             assert tail.next("missed")["events"] > 0
             last = new_event()
-            wait_for(lambda: _is_seen(client, tail, last))
+            until(lambda: _is_seen(client, tail, last))
 
 
 def _is_seen(client: httpx.Client, tail: Tailed, event: dict[str, Any]) -> bool:
@@ -152,7 +143,7 @@ def test_history_has_what_was_decided(client: httpx.Client, gateway: Gateway) ->
         told = httpx.get(f"{gateway.admin_url}/admin/v1/history").json()
         return bool(sum(told["accepted"]) == gateway.stats()["totals"]["accepted"])
 
-    wait_for(has_all)
+    until(has_all)
 
 
 @pytest.fixture
@@ -207,7 +198,7 @@ def test_the_command_says_why_it_ends(own_gateway: Gateway) -> None:
         assert process.stderr is not None
         assert "following" in process.stderr.readline()
         own_gateway.stop()
-        assert process.wait(WAIT_S) == 1
+        assert process.wait(PATIENCE_S) == 1
         assert "the gateway has ended the tail" in process.stderr.read()
     finally:
         process.kill()

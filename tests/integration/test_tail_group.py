@@ -11,7 +11,8 @@ import pytest
 
 from tests.fault.conftest import kafka_log
 from tests.support.http import AUTH, new_event
-from tests.support.workers import SETTLED_S, Worker, Workers, until
+from tests.support.waiting import until_in_thread
+from tests.support.workers import Worker, Workers
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +31,7 @@ async def workers(kafka_bootstrap: str, tmp_path: Path) -> AsyncIterator[Workers
 
 
 def history(worker: Worker, query: str = "") -> dict[str, Any]:
-    document: dict[str, Any] = httpx.get(f"{worker.admin_url}/admin/v1/history{query}", timeout=20).json()
+    document: dict[str, Any] = httpx.get(f"{worker.admin_url}/admin/v1/history{query}").json()
     return document
 
 
@@ -42,7 +43,7 @@ async def tail(worker: Worker, count: int, listening: asyncio.Event) -> list[dic
     """Return so many events of a worker's tail; `listening` says when it has begun."""
     events: list[dict[str, Any]] = []
     async with (
-        httpx.AsyncClient(timeout=20) as http,
+        httpx.AsyncClient() as http,
         http.stream("GET", f"{worker.admin_url}/admin/v1/tail") as answer,
     ):
         async for line in answer.aiter_lines():
@@ -62,7 +63,7 @@ async def test_any_worker_tells_what_all_have_decided(workers: Workers) -> None:
     await listening.wait()
     receipts = []
     for worker in (one, other):
-        async with httpx.AsyncClient(base_url=worker.url, auth=AUTH, timeout=20) as client:
+        async with httpx.AsyncClient(base_url=worker.url, auth=AUTH) as client:
             answer = await client.post("/v1/events", json=[new_event() for _ in range(EVENTS)])
             receipts.append(answer.json()["receipts"])
     own = {(receipt["messageId"], receipt["partition"], receipt["offset"]) for receipt in receipts[0]}
@@ -70,7 +71,7 @@ async def test_any_worker_tells_what_all_have_decided(workers: Workers) -> None:
     assert told == own, "its clients' events, those that the other worker stored among them"
 
     counts = [worker.stats()["totals"]["accepted"] for worker in workers.all]
-    await until(lambda: [accepted(one), accepted(other)] == [sum(counts)] * 2, SETTLED_S)
+    await until_in_thread(lambda: [accepted(one), accepted(other)] == [sum(counts)] * 2)
     assert [accepted(worker, "?worker") for worker in workers.all] == counts
     other.kill()
-    await until(lambda: accepted(one) == counts[0], SETTLED_S)
+    await until_in_thread(lambda: accepted(one) == counts[0])

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -122,9 +121,7 @@ def test_collector_that_is_gone_costs_nobody_an_answer_or_an_end(tmp_path: Path)
     with Gateway(tmp_path, traced_to(1)) as gateway:
         with httpx.Client(base_url=gateway.url, auth=AUTH) as client:
             post(client, "/v1/batch", {"batch": [new_event()]})
-        began = time.monotonic()
         gateway.stop()
-        assert time.monotonic() - began < 20
     assert gateway.process.returncode == 0
 
 

@@ -6,8 +6,7 @@ told when to come back, before anything of its request is taken.
 import hashlib
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -18,9 +17,10 @@ import yaml
 from dedupe.model.identity import canonical_content, fingerprint_of
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event, post, stored
+from tests.support.waiting import until
 
 KEYS = """
-- {key: of-few-events, source: web, quotas: {events: 0.1, burst: 100s}}
+- {key: of-few-events, source: web, quotas: {events: 0.01, burst: 1000s}}
 - {key: of-few-requests, source: web, quotas: {requests: 0.01, burst: 100s}}
 - {key: of-an-app, source: web}
 - {key: of-a-tool, source: web, scopes: [replay]}
@@ -48,16 +48,16 @@ def gateway_with(keys: Path, folder: Path, *, look_interval_s: float = 1) -> Gat
     return Gateway(folder / "gateway", env, constants=constants)
 
 
-def until(is_true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def change(file: Path, text: str) -> None:
+    """Replace a file at once: who looks at it all the time sees no half of it."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)
 
 
 def test_keys_change_under_load_and_damage_changes_nothing(tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
-    keys.write_text("- {key: first, source: web}\n")
+    change(keys, "- {key: first, source: web}\n")
     statuses: list[int] = []
     is_over = threading.Event()
 
@@ -75,9 +75,9 @@ def test_keys_change_under_load_and_damage_changes_nothing(tmp_path: Path) -> No
         sender.start()
         try:
             assert status_of("second") == 401
-            keys.write_text("- {key: first, source: web}\n- {key: second, source: web}\n")
+            change(keys, "- {key: first, source: web}\n- {key: second, source: web}\n")
             until(lambda: status_of("second") == 200)
-            keys.write_text("- {key: first")
+            change(keys, "- {key: first")
             until(lambda: gateway.stats()["write_keys"]["is_stale"])
             keys.unlink()
             until(lambda: gateway.stats()["write_keys"]["failures"] == 2)
@@ -92,7 +92,7 @@ def test_keys_change_under_load_and_damage_changes_nothing(tmp_path: Path) -> No
         metrics = httpx.get(f"{gateway.admin_url}/metrics").text
         assert "gateway_write_keys_stale 1.0" in metrics
         assert "gateway_write_keys_age_seconds " in metrics
-        keys.write_text("- {key: second, source: web}\n")
+        change(keys, "- {key: second, source: web}\n")
         until(lambda: status_of("first") == 401)
         assert status_of("second") == 200
     log = gateway.log_path.read_text()
@@ -120,7 +120,7 @@ def test_quota_refuses_whole_requests_before_any_effect(keyed_gateway: Gateway) 
         assert refused.json()["code"] == "quota_exceeded"
         assert list(refused.json()) == ["code", "message"]
         # two of ten tokens are left, so a batch of four waits for two of them
-        assert 15 <= int(refused.headers["Retry-After"]) <= 25  # and jitter
+        assert 150 <= int(refused.headers["Retry-After"]) <= 250  # and jitter
         assert refused.headers["Access-Control-Allow-Origin"] == "*"
         sent = [{event["messageId"] for event in batch} for batch in batches]
         found = {line["messageId"] for line in stored(gateway)}

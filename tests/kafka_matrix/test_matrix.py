@@ -75,7 +75,7 @@ def broker(release: str, libs: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 async def store(broker: KafkaBroker) -> AsyncIterator[KafkaStore]:
-    store = await KafkaStore.open(kafka_config(broker.bootstrap_servers, request_timeout_s=5))
+    store = await KafkaStore.open(kafka_config(broker.bootstrap_servers, request_timeout_s=60))
     yield store
     await store.close()
 

@@ -17,7 +17,8 @@ from dedupe.storage.kafka.cluster import group_of
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.switch import Node, Switch
 from tests.support.verdict import assert_exactly_once, read_kafka
-from tests.support.workers import LOST, Load, Roamer, Said, Worker, Workers, until
+from tests.support.waiting import PATIENCE_S, until_in_thread
+from tests.support.workers import LOST, Load, Roamer, Said, Worker, Workers
 
 PARTITIONS = 6
 SAFE = {"min.insync.replicas": "2", "retention.ms": "-1"}
@@ -36,8 +37,6 @@ HERE = "10.77.0.254"
 CALM_S = 5.0  # of load before a fault
 OUT_FROM_S = 12.0
 """After it a worker counts as out if most of what its own clients ask is refused."""
-HEALED_S = 60.0
-STARTED_S = 90.0
 
 
 class NodeWorker(Worker):
@@ -59,14 +58,11 @@ class NodeWorker(Worker):
         """See Gateway; within its namespace."""
         self.node.run(lambda: super(NodeWorker, self).start(**options))  # type: ignore[arg-type]
 
-    def wait_until_ready(self, timeout_s: float = STARTED_S) -> None:
-        """See Gateway; with the patience that nine processes under load need."""
-        super().wait_until_ready(timeout_s)
-
 
 class Wanderer(Roamer):
     """A client that tries another worker after each one that has not accepted."""
 
+    request_timeout_s = 10.0
     _avoided: Worker | None = None
 
     async def _post(self, body: bytes) -> bytes | None:
@@ -155,7 +151,7 @@ class Scene:
         self.switch.heal()
         for broker in self.brokers:
             broker.thaw()
-        await until(self._is_whole, HEALED_S)
+        await until_in_thread(self._is_whole)
         seen.whole_s = time.monotonic() - seen.ended
         seen.said = self.stay.said(seen.began)
         for client in self.roam.clients:
@@ -227,7 +223,7 @@ async def coordinator_of(servers: str, topic: str) -> int:
     admin = AIOKafkaAdminClient(bootstrap_servers=servers)
     await admin.start()
     try:
-        async with asyncio.timeout(STARTED_S):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 with suppress(GroupCoordinatorNotAvailableError):  # the first question creates a topic
                     return int(await admin.find_coordinator(group_of("workers", topic)))

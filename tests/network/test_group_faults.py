@@ -14,7 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from tests.network.conftest import BROKERS, PARTITIONS, Scene, Seen, coordinator_of
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SMALL_BYTES = 1_000
 OF_PEERS_S, OF_KAFKA_S = 10.0, 6.0

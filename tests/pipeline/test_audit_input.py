@@ -23,6 +23,7 @@ from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner
 from tests.support.gateway import Gateway
 from tests.support.kafka import delete_records
+from tests.support.waiting import PATIENCE_S
 
 Sent = tuple[bytes | None, bytes | None, Headers]
 NAME = "raw"
@@ -75,7 +76,7 @@ async def read_by_a_gateway(
         "GATEWAY_INPUTS_FILE": str(inputs_file),
     }
     with Gateway(folder / "gateway", settings):
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 committed = await asyncio.to_thread(
                     committed_offsets, servers, topic, f"gateway-{clean}-input-{NAME}"

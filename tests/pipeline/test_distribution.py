@@ -17,6 +17,7 @@ from tests.pipeline.test_checks import clean
 from tests.support.documents import ROOT
 from tests.support.logs import append_to_log
 from tests.support.records import RecordMaker
+from tests.support.waiting import PATIENCE_S
 
 TIMEOUT_S = 120
 NOT_NEEDED = ("app", "dedupe", "fastapi", "uvicorn", "rocksdict", "uvloop")
@@ -42,7 +43,7 @@ pipeline.cli.main(["audit", "--source", "log://{data}", "--engine", "local"])
 def built(project: Path, to: Path) -> Path:
     """Return the wheel of a project."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(to)]
-    subprocess.run(command, cwd=project, capture_output=True, timeout=TIMEOUT_S, check=True)
+    subprocess.run(command, cwd=project, capture_output=True, timeout=PATIENCE_S, check=True)
     (wheel,) = to.glob("*.whl")
     return wheel
 
@@ -63,7 +64,7 @@ def test_the_wheel_audits_a_log_without_the_gateway(wheel: Path, tmp_path: Path)
 
     command = [sys.executable, "-c", code]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
     assert done.returncode == 0, done.stderr
@@ -115,9 +116,9 @@ def modules_imported_by(source: bytes) -> set[str]:
 
 def test_the_wheel_of_its_sdist_is_the_same(wheel: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT / "pipeline", capture_output=True, timeout=TIMEOUT_S, check=True)
+    subprocess.run(command, cwd=ROOT / "pipeline", capture_output=True, timeout=PATIENCE_S, check=True)
     (sdist,) = tmp_path.glob("*.tar.gz")
-    subprocess.run(["tar", "xzf", sdist.name], cwd=tmp_path, timeout=TIMEOUT_S, check=True)
+    subprocess.run(["tar", "xzf", sdist.name], cwd=tmp_path, timeout=PATIENCE_S, check=True)
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     assert files_of(built(folder, tmp_path / "again")) == files_of(wheel)
 

@@ -43,6 +43,7 @@ from tests.support.hostile import Hostile, read_corpus
 from tests.support.http import AUTH
 from tests.support.postgres import Postgres
 from tests.support.records import START_MS, fill_topic
+from tests.support.waiting import PATIENCE_S
 
 EVERYTHING = Selection()
 MINUTE = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
@@ -73,7 +74,7 @@ def test_spark_reads_of_the_clean_stream_what_the_gateway_put_there(
 ) -> None:
     with Gateway(tmp_path / "gateway") as gateway, httpx.Client(base_url=gateway.url, auth=AUTH) as client:
         for case in read_corpus():
-            client.post("/v1/events", content=case.wire, headers=case.headers, timeout=30)
+            client.post("/v1/events", content=case.wire, headers=case.headers, timeout=PATIENCE_S)
         accepted = gateway.stats()["totals"]["accepted"]
         records = read_records(spark, parse_source(f"log://{gateway.data}"), EVERYTHING)
         text = F.col("value").cast("string")

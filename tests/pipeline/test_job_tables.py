@@ -11,6 +11,7 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
+from dedupe.model.record import FLAG_CLOUDEVENT
 from pipeline.sinks.delta import DeltaTable
 from pipeline.sinks.iceberg import IcebergLake
 from pipeline.sinks.parquet import ParquetFolder
@@ -46,6 +47,7 @@ FIRST: list[Event] = [
     identify("v", plan="paid"),
     {"type": "group", "groupId": "g", "userId": "u", "traits": {"seats": 5}},
     {"type": "custom"},
+    {"specversion": "1.0", "id": "1", "source": "/shop", "type": "order.made", "data": {"total": 5}},
 ]
 SECOND: list[Event] = [
     track("Order Completed", total=12.5, coupon=5),
@@ -70,9 +72,11 @@ class Log:
     def add(self, events: list[Event], *, late_ms: int = 0) -> None:
         made = []
         for event in events:
-            made.append(self._maker.event(f"id-{self._made}", type_=event["type"], more=event))
+            flags = FLAG_CLOUDEVENT if "specversion" in event else 0
+            identified = self._maker.event(f"id-{self._made}", type_=event["type"], more=event)
+            made.append(identified._replace(flags=flags))
             self._made += 1
-            record = Record(0, 0, None, "web", b"", json.dumps(event).encode(), None)
+            record = Record(0, 0, None, "web", b"", json.dumps(event).encode(), bytes([0, flags]))
             self.rows.update(tables_of(read_entry(record)))
         lanes = self._maker.lanes(made)
         append_to_log(
@@ -158,7 +162,10 @@ def test_each_event_is_once_in_each_table_and_traits_are_the_last_wherever_the_j
     drift = tables.rows("SELECT table_name, column_name, column_type, found, row_count FROM drift")
     assert ("order_completed", "coupon", "string", "integer", 1) in drift
     assert "values of order_completed.coupon, a string, are in _rescued" in died.stderr + done.stderr
-    assert sum(row[0] for row in tables.rows("SELECT events FROM loads")) == 14
+    assert sum(row[0] for row in tables.rows("SELECT events FROM loads")) == 15
+    assert tables.rows("SELECT type, event_source, data FROM cloudevents") == [
+        ("order.made", "/shop", '{"total":5}')
+    ]
     if lake_format == "parquet":
         assert not (out / "users").exists()
         return

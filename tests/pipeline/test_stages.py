@@ -14,6 +14,7 @@ from tests.support.records import RecordMaker
 
 LARGE_LIBRARIES = {"pandas", "delta", "deltalake", "pyiceberg", "duckdb", "fastapi"}
 LOG = "log://LOG"
+KEY_FILE = __file__
 JOBS = {
     "archive": ["--source", LOG, "--out", "OUT"],
     "audit": ["--source", LOG, "--engine", "spark"],
@@ -22,6 +23,7 @@ JOBS = {
     "replay": ["--source", LOG, "--gateway", "http://127.0.0.1:1", "--checkpoint", "OUT"],
     "clean": ["--source", LOG, "--to", "parquet://OUT"],
     "compact": ["--source", "delta://OUT"],
+    "erase": ["--from", "delta://OUT", "--erasures", "OUT", "--erasure-key-file", KEY_FILE],
 }
 
 
@@ -42,7 +44,11 @@ def test_job_reports_its_steps_before_spark_starts(
     done = job_without_spark(name, *arguments)
 
     *stages, last = done.stderr.splitlines()
-    asked = [] if name in ("replay", "clean", "compact") else [f"asking log://{tmp_path}/log?topic=events"]
+    asked = (
+        []
+        if name in ("replay", "clean", "compact", "erase")
+        else [f"asking log://{tmp_path}/log?topic=events"]
+    )
     assert [stage.partition(" s  ")[2] for stage in stages] == [*asked, "starting Spark"]
     assert all(stage.startswith(f"{name.replace('_', '-')}: ") for stage in stages)
     assert last == "pipeline: Spark would start now"

@@ -1,7 +1,6 @@
 """Claim: a stream ends when it is stopped, and not because a broker or gateway does not answer."""
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +45,10 @@ class BusyQuery:
 @pytest.mark.regression("A job that was told to stop caught up first.")
 def test_stop_while_catching_up_waits_for_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "FINISH_TIMEOUT_S", 20.0)
-    began = time.monotonic()
-
     query: Any = BusyQuery()
     streams._finish_batch(query)
 
-    assert time.monotonic() - began < 10
+    assert query._reports < 10
 
 
 def test_broker_that_does_not_answer_is_reported_and_ends_nothing() -> None:

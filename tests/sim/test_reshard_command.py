@@ -86,10 +86,30 @@ async def test_plan_with_a_cut_goes_on_although_somebody_wished_to_close_it() ->
 
     with pytest.raises(ConfigurationError, match="goes on with the others"):
         await command.close()
-    assert "will be divided" in [row["state"] for row in await command.status()]
+    assert "will be divided" in [row["state"] for row in (await command.status())[0]]
     await command.plan(plan.partitions, notice_s=0, is_dry=False)
 
     assert not world.routing().undecided
+
+
+async def test_status_says_what_happens_next() -> None:
+    world, topic, command = await begun()
+
+    async def next_step() -> str:
+        return (await command.status())[1]
+
+    assert await next_step() == "the topic was never divided"
+    plan = world.plan(2 * CLEAN.partitions)
+    assert await next_step() == (
+        f"plan 1 is open: no partition is divided yet; `gateway reshard plan --partitions {plan.partitions}` "
+        "goes on with it, and `gateway reshard close` ends it"
+    )
+    await topic.close_plan(plan.number)
+    assert "is being closed" in await next_step()
+    await cut(world, 0)
+    assert "1 of 2 partitions are yet to be divided" in await next_step()
+    await cut(world, 1, keeps=True)
+    assert await next_step() == "plan 1 has ended: 1 of 2 partitions are divided"
 
 
 async def test_plan_of_somebody_else_is_not_taken_for_ones_own() -> None:
@@ -105,13 +125,13 @@ async def test_plan_of_somebody_else_is_not_taken_for_ones_own() -> None:
 async def test_status_says_what_partitions_inherit_while_a_later_plan_is_open() -> None:
     world, _, command = await begun()
     await world.divide(2 * CLEAN.partitions)
-    inherits = [row["inherits"] for row in await command.status()]
+    inherits = [row["inherits"] for row in (await command.status())[0]]
     world.plan(4 * CLEAN.partitions)
 
     assert growth_to(world.routing(), 4 * CLEAN.partitions)
-    assert [row["inherits"] for row in await command.status()] == inherits
+    assert [row["inherits"] for row in (await command.status())[0]] == inherits
     await cut(world, 0)
-    assert [row["inherits"] for row in await command.status()][: len(inherits)] == inherits
+    assert [row["inherits"] for row in (await command.status())[0]][: len(inherits)] == inherits
 
 
 async def test_topic_of_which_a_partition_kept_its_slots_is_divided_again() -> None:

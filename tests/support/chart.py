@@ -43,6 +43,7 @@ RULES: Mapping[str, dict[str, Any]] = {
     "image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
     "image.digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
     "kafka.bootstrapServers": {"type": "string", "pattern": r"^([^,:\s]+:[0-9]+(,[^,:\s]+:[0-9]+)*)?$"},
+    "kafka.partitions": {"type": "integer", "minimum": 0, "maximum": 1024},
     "kafka.securityProtocol": {"enum": ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]},
     "kafka.sasl.mechanism": {"enum": [*get_args(Mechanism)]},
     "kafka.sasl.oauth.tokenUrl": {"type": "string", "pattern": "^((https?|file)://.*)?$"},

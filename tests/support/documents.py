@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tests.support.forked import COMMAND
 from tests.support.gateway import Gateway
+from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -54,6 +55,6 @@ def typed(command: str, gateway: Gateway, *, folder: Path) -> bytes:
         cwd=folder,
         capture_output=True,
         check=True,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     return done.stdout

@@ -23,11 +23,11 @@ import jsonschema
 from tests.support.constants import Constants, command_with
 from tests.support.forked import COMMAND, Forked, Process, can_fork
 from tests.support.processes import HOST, free_port, kill_when_parent_dies
+from tests.support.waiting import PATIENCE_S
 
-# A start takes about 1 s on two cores; a loaded machine gets thirty times that.
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 20.0
 POLL_INTERVAL_S = 0.05
+PROBE_TIMEOUT_S = 10.0
+"""What an answer may take to a question that is asked again."""
 LOG_TAIL_LINES = 60
 STATS_SCHEMA = jsonschema.Draft202012Validator(
     json.loads((Path(__file__).parents[2] / "app" / "admin" / "stats.schema.json").read_bytes())
@@ -52,6 +52,8 @@ class Gateway:
     """Whether it is forked, where tests see no difference; what measures wants an operator's start."""
     forked_constants: ClassVar[Constants] = {}
     """What every forked one has, unless its own constants say otherwise."""
+    embedded_settings: ClassVar[Mapping[str, str]] = {}
+    """What every one on the embedded log has, unless its own settings say otherwise."""
 
     def __init__(
         self,
@@ -84,7 +86,11 @@ class Gateway:
         self._watcher: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.end()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -94,7 +100,9 @@ class Gateway:
     def environment(self) -> dict[str, str]:
         """What the process sees: nothing of the caller's GATEWAY_* settings."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
+        of_its_log = {} if self._env.get("GATEWAY_LOG") == "kafka" else self.embedded_settings
         return inherited | {
+            **of_its_log,
             "GATEWAY_MODE": "development",
             "GATEWAY_HOST": HOST,
             "GATEWAY_PORT": str(self.port),
@@ -136,7 +144,7 @@ class Gateway:
         command += ["serve", *self._options]
         return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
 
-    def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+    def wait_until_ready(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait for 200 on /readyz, or fail with the tail of the log."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -147,12 +155,12 @@ class Gateway:
             time.sleep(POLL_INTERVAL_S)
         raise GatewayError(f"the gateway is not ready after {timeout_s} s:\n{self.log_tail()}")
 
-    def wait_until_lanes_serve(self, timeout_s: float = START_TIMEOUT_S) -> None:
+    def wait_until_lanes_serve(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait as long as the lanes alone need: whether requests are taken may depend on more."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             try:
-                ready = httpx.get(f"{self.admin_url}/readyz", timeout=2).json()
+                ready = httpx.get(f"{self.admin_url}/readyz", timeout=PROBE_TIMEOUT_S).json()
             except httpx.TransportError:
                 pass
             else:
@@ -163,9 +171,15 @@ class Gateway:
 
     def is_ready(self) -> bool:
         try:
-            return httpx.get(f"{self.admin_url}/readyz", timeout=2).status_code == httpx.codes.OK
+            ready = httpx.get(f"{self.admin_url}/readyz", timeout=PROBE_TIMEOUT_S)
         except httpx.TransportError:
             return False
+        return ready.status_code == httpx.codes.OK
+
+    def end(self) -> None:
+        """Leave nothing of it, whatever became of a start."""
+        if self._process is not None:
+            self.kill()
 
     def kill(self) -> None:
         """End the process as a crash would."""
@@ -180,16 +194,16 @@ class Gateway:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
         try:
-            self.process.wait(STOP_TIMEOUT_S)
+            self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self._reap()
             raise GatewayError(
-                f"the gateway did not stop within {STOP_TIMEOUT_S} s:\n{self.log_tail()}"
+                f"the gateway did not stop within {PATIENCE_S} s:\n{self.log_tail()}"
             ) from None
         return self._reap()
 
-    def wait(self, timeout_s: float = START_TIMEOUT_S) -> int:
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait until the process ends by itself and return its exit code."""
         self.process.wait(timeout_s)
         return self._reap()
@@ -200,7 +214,7 @@ class Gateway:
 
     def stats(self) -> dict[str, Any]:
         """Return /admin/v1/stats, which says what its contract describes, whatever befalls the gateway."""
-        answer = httpx.get(f"{self.admin_url}/admin/v1/stats", timeout=5)
+        answer = httpx.get(f"{self.admin_url}/admin/v1/stats")
         stats: dict[str, Any] = answer.raise_for_status().json()
         STATS_SCHEMA.validate(stats)
         return stats

@@ -27,9 +27,9 @@ from dedupe.storage.log import no_crashpoint
 from tests.support.settings import make_settings
 from tests.support.sim.memory_index import MemoryStore
 from tests.support.sim.sim_log import SimStore
+from tests.support.waiting import PATIENCE_S
 
 URL = "http://gateway"
-TIMEOUT_S = 30.0
 DAY_MS = 86_400_000
 
 Send: TypeAlias = Callable[[httpx.Request], httpx.Response]
@@ -95,7 +95,7 @@ class GatewayInProcess:
 
     def run(self, work: Any) -> Any:
         """Run a coroutine on the gateway's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT_S)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
 
     @property
     def router(self) -> Router:

@@ -2,18 +2,19 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from time import monotonic
 
 from dedupe.cluster.assignment import Assignment, Member
 from dedupe.model.clock import SystemClock
-from dedupe.storage.kafka.group import KafkaMembership
+from dedupe.storage.kafka.group import GroupTimes, KafkaMembership
 from dedupe.storage.kafka.store import KafkaStore
 from tests.support.settings import kafka_config
+from tests.support.waiting import PATIENCE_S
 
 LANES = 5
-PATIENCE_S = 30.0
+ENDLESS = GroupTimes(session_s=2 * PATIENCE_S)
+"""No session of a group ends while a test waits."""
 
 
 class Worker:
@@ -58,14 +59,12 @@ class Worker:
         self.taken.append((generation, assignment))
         self._changed.set()
 
-    async def knows(self, *names: str) -> float:
-        """Wait until exactly these are the group; return how many seconds that took."""
-        began_at = monotonic()
+    async def knows(self, *names: str) -> None:
+        """Wait until exactly these are the group."""
         async with asyncio.timeout(PATIENCE_S):
             while not self.taken or set(self.taken[-1][1].addresses) != set(names):
                 self._changed.clear()
                 await self._changed.wait()
-        return monotonic() - began_at
 
     def _lanes_of(self, names: tuple[str, ...]) -> set[int]:
         return {lane for lane, name in enumerate(names) if name == self.name}
@@ -74,17 +73,26 @@ class Worker:
 class Group:
     """Workers of one group, each with a connection of its own to the coordinator."""
 
-    def __init__(self, store: KafkaStore, lanes: int) -> None:
+    def __init__(self, store: KafkaStore, lanes: int, times: GroupTimes) -> None:
         self.store = store
         self.lanes = lanes
+        self.times = times
         self.topic = f"events-{uuid.uuid4().hex[:12]}"
         self.name = f"gateway-{self.topic}-workers"
         self.workers: list[Worker] = []
 
     def worker(self, name: str) -> Worker:
         """Start one."""
-        clock = SystemClock()
-        worker = Worker(name, self.store.membership(self.topic, lanes=self.lanes, standbys=True, clock=clock))
+        membership = KafkaMembership(
+            self.store.config,
+            self.store.cluster,
+            self.name,
+            self.lanes,
+            times=self.times,
+            standbys=True,
+            clock=SystemClock(),
+        )
+        worker = Worker(name, membership)
         self.workers.append(worker)
         worker.start()
         return worker
@@ -95,9 +103,9 @@ class Group:
         await self.agree(*workers)
         return workers
 
-    async def agree(self, *workers: Worker) -> float:
-        """Wait until these are the group and were told the same; return how many seconds that took."""
-        began_at, names = monotonic(), {worker.name for worker in workers}
+    async def agree(self, *workers: Worker) -> None:
+        """Wait until these are the group and were told the same."""
+        names = {worker.name for worker in workers}
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 await asyncio.gather(*(worker.knows(*names) for worker in workers))
@@ -106,14 +114,15 @@ class Group:
                 await asyncio.sleep(0.02)
         assert len({str(worker.taken[-1]) for worker in workers}) == 1
         assert set().union(*(worker.lanes for worker in workers)) == set(range(self.lanes))
-        return monotonic() - began_at
 
 
 @asynccontextmanager
-async def group_at(bootstrap_servers: str, *, lanes: int = LANES) -> AsyncIterator[Group]:
+async def group_at(
+    bootstrap_servers: str, *, lanes: int = LANES, times: GroupTimes | None = None
+) -> AsyncIterator[Group]:
     """A group without workers; those that are started leave it in the end."""
     store = await KafkaStore.open(kafka_config(bootstrap_servers, request_timeout_s=2))
-    group = Group(store, lanes)
+    group = Group(store, lanes, times or GroupTimes())
     try:
         yield group
     finally:
@@ -121,10 +130,3 @@ async def group_at(bootstrap_servers: str, *, lanes: int = LANES) -> AsyncIterat
             await worker.cut_off()
         await asyncio.gather(*(worker.membership.leave() for worker in group.workers))
         await store.close()
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what a test expects."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not is_so():
-            await asyncio.sleep(0.02)

@@ -9,6 +9,7 @@ import orjson
 
 from tests.support import forked
 from tests.support.gateway import Gateway
+from tests.support.waiting import PATIENCE_S
 
 AUTH = ("web", "")
 
@@ -27,7 +28,7 @@ def post(client: httpx.Client, path: str, document: Any, **headers: str) -> http
 
 def cli(gateway: Gateway, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     """Run a command with the gateway's settings."""
-    return forked.run(arguments, env=gateway.environment, timeout_s=30)
+    return forked.run(arguments, env=gateway.environment, timeout_s=PATIENCE_S)
 
 
 def stored(gateway: Gateway, *arguments: str) -> list[dict[str, Any]]:

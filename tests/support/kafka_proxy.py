@@ -91,8 +91,9 @@ class KafkaProxy(TCPServer):
                 self._held.set_result(None)
         finally:
             answers.cancel()
-            upstream_writer.close()
+            upstream_writer.close()  # at once: whoever is cancelled does not come to the next line
             await asyncio.gather(answers, return_exceptions=True)
+            await close(upstream_writer)
 
     async def _forward_requests(
         self, reader: asyncio.StreamReader, upstream: asyncio.StreamWriter, lost: set[int]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.kafka import LIBS, LOG_CONFIG
+from tests.support.waiting import PATIENCE_S
 
 TOOLS = {
     "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
@@ -18,8 +19,6 @@ TOOLS = {
     "kafka-transactions.sh": "org.apache.kafka.tools.TransactionsCommand",
 }
 """What each script starts."""
-
-TIMEOUT_S = 120.0
 
 
 def run_tool(line: str, bootstrap_servers: str, *, libs: Path = LIBS) -> str:
@@ -37,7 +36,7 @@ def run_tool(line: str, bootstrap_servers: str, *, libs: Path = LIBS) -> str:
         [*jvm, TOOLS[tool], *arguments],
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"

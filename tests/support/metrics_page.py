@@ -19,6 +19,7 @@ from app.admin.lane_metrics import LaneCollector
 from app.admin.limit_metrics import LimitCollector
 from app.admin.native_metrics import NativeCollector
 from app.admin.observed import ObservedCollector
+from app.admin.reshard import ReshardCollector
 from app.admin.setting_metrics import SettingCollector
 from app.admin.snapshot_metrics import SnapshotCollector
 from app.admin.sources import SourceCollector
@@ -26,6 +27,7 @@ from app.build import build_ingress_limits
 from app.http.request_metrics import RequestMetrics
 from app.http.source_use import SourceUse
 from app.peers.limits import PeerMetrics
+from app.process.plan_progress import PlanProgress
 from app.telemetry.native_use import NativeUse
 from dedupe.model.clock import SystemClock
 from tests.sim.world import World
@@ -66,6 +68,7 @@ def families() -> Iterator[Metric]:
             GroupCollector(cast("Any", group)),
             SourceCollector(SourceUse()),
             ObservedCollector(cast("Any", SimpleNamespace(appended=0, dropped=0))),
+            ReshardCollector(PlanProgress(SystemClock())),
             SettingCollector(cast("Any", SimpleNamespace(problems=()))),
             NativeCollector(NativeUse("", lambda: (0, ""))),
             InputCollector(cast("Any", SimpleNamespace(inputs=()))),

@@ -8,10 +8,10 @@ from typing import Self
 
 from tests.support.certificates import write_certificate
 from tests.support.processes import HOST, free_port, is_free, kill_when_parent_dies
+from tests.support.waiting import PATIENCE_S
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "nginx.conf"
 SERVER_NAME = "events.example.com"
-START_TIMEOUT_S = 20.0
 
 MAIN = """
 user root;
@@ -63,7 +63,7 @@ class Nginx:
                 stderr=output,
             )
         self._watcher = kill_when_parent_dies(self._process.pid)
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while is_free(self.port):
             assert self._process.poll() is None, log.read_text(encoding="utf-8")
             assert time.monotonic() < deadline, log.read_text(encoding="utf-8")

@@ -12,10 +12,10 @@ from typing import Self
 import psycopg
 
 from tests.support.processes import HOST, free_port, kill_when_parent_dies
+from tests.support.waiting import PATIENCE_S
 
 BINARIES = Path("/usr/lib/postgresql")  # Debian keeps them off the PATH, in a folder a version
 USER = "tests"
-START_TIMEOUT_S = 60.0
 POLL_INTERVAL_S = 0.05
 
 # Its data need not survive anything.
@@ -82,10 +82,10 @@ class Postgres:
         self._wait_until_ready(self._process)
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                psycopg.connect(self.url, connect_timeout=5).close()
+                psycopg.connect(self.url, connect_timeout=60).close()
             except psycopg.OperationalError as err:
                 if process.poll() is not None or time.monotonic() > deadline:
                     log = (self._folder / "postgres.log").read_text()
@@ -98,7 +98,7 @@ class Postgres:
         if self._process is not None:
             self._process.terminate()
             try:
-                self._process.wait(30)
+                self._process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

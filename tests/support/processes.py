@@ -1,20 +1,24 @@
 """What every process that a test starts needs: a port of its own, and an end with the test run."""
 
+import fcntl
 import itertools
 import os
 import random
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import httpx
 
+from tests.support.waiting import PATIENCE_S
+
 HOST = "127.0.0.1"
 
-START_TIMEOUT_S = 60.0
 POLL_INTERVAL_S = 0.05
 
 # Ports come from below Linux's range for outgoing connections (from 32768 on): there, a client that
@@ -22,20 +26,45 @@ POLL_INTERVAL_S = 0.05
 PORTS = range(20_000, 32_000)
 
 
-def _own_ports() -> list[int]:
-    """Return this process's ports: if two drew the same one, both would think it free until it is bound."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    own = list(PORTS[worker :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))])
-    random.SystemRandom().shuffle(own)
-    return own
+BLOCK = 100
+BLOCKS_MAX = 10
+LOCKS = Path(tempfile.gettempdir()) / "gateway-test-ports"
 
 
-_ports = itertools.cycle(_own_ports())
+@cache
+def _ports() -> Iterator[int]:
+    """
+    Return this process's ports, for ever: nobody else draws them, also while what listened on one is down.
+
+    A block of ports belongs to the process that has its file locked, among all test runs of this machine.
+    If no block is left, ports are shared.
+    """
+    LOCKS.mkdir(exist_ok=True)
+    blocks = list(range(0, len(PORTS), BLOCK))
+    random.SystemRandom().shuffle(blocks)
+    own = list(itertools.islice(filter(_is_ours, blocks), BLOCKS_MAX)) or blocks
+    ports = [port for block in own for port in PORTS[block : block + BLOCK]]
+    random.SystemRandom().shuffle(ports)
+    return itertools.cycle(ports)
+
+
+def _is_ours(block: int) -> bool:
+    """Lock a block, as long as this process lives."""
+    try:
+        file = os.open(LOCKS / str(PORTS[block]), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        return False
+    return True
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on, and that is not given again before thousands of others were."""
-    return next(port for port in itertools.islice(_ports, 100) if is_free(port))
+    """Return a port that nothing listens on, and that is not given again before a thousand others were."""
+    return next(port for port in itertools.islice(_ports(), BLOCK) if is_free(port))
 
 
 def is_free(port: int) -> bool:
@@ -88,7 +117,7 @@ def http_server(
         process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     observer = kill_when_parent_dies(process.pid)
     try:
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while not _is_answered(greet):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(log.read_text())

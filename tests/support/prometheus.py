@@ -12,13 +12,13 @@ import httpx
 from tests.support.gateway import Gateway
 from tests.support.processes import HOST, free_port, kill_when_parent_dies
 from tests.support.traffic import traffic
+from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "deploy" / "prometheus.yaml"
 ALERTS = ROOT / "helm" / "gateway" / "files" / "alerts.yaml"
 SCRAPE_INTERVAL_S = 1
 RESULTS = ("accepted", "duplicate", "conflict", "rejected")
-TIMEOUT_S = 60.0
 
 Series = dict[str, Any]
 
@@ -48,7 +48,7 @@ class Prometheus:
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        self._process.wait(30)
+        self._process.wait(PATIENCE_S)
         self._watcher.communicate()
 
     def ask(self, path: str, **params: str | int) -> Any:
@@ -66,7 +66,7 @@ class Prometheus:
 
     def wait_for(self, query: str) -> list[Series]:
         """Return a query's answer as soon as it has one."""
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             found: list[Series] = self.ask("query", query=query)["result"] if self._is_ready() else []
             if found:

@@ -6,8 +6,7 @@ from typing import NamedTuple, Self
 import orjson
 
 from tests.support.processes import HOST
-
-TIMEOUT_S = 20.0
+from tests.support.waiting import PATIENCE_S
 
 
 class Answer(NamedTuple):
@@ -33,7 +32,7 @@ class RawConnection:
         self.socket.bind((source, 0))
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.settimeout(TIMEOUT_S)
+        self.socket.settimeout(PATIENCE_S)
         self.socket.connect((HOST, port))
         self._unread = b""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.support.documents import ROOT
 from tests.support.gateway import Gateway
+from tests.support.waiting import PATIENCE_S
 
 RUNBOOKS = ROOT / "docs" / "runbooks"
 HEADINGS = ("Meaning", "Impact", "Diagnosis", "Mitigation")
@@ -61,7 +62,7 @@ def run(
             cwd=gateway.folder,
             env=environment,
             capture_output=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         wanted = (codes or {}).get(command, 130 if " --watch" in line else 0)

@@ -4,7 +4,7 @@ import asyncio
 from random import Random
 
 from tests.support.processes import HOST
-from tests.support.tcp_server import TCPServer
+from tests.support.tcp_server import TCPServer, close
 
 CHUNK_BYTES = 16 * 1024
 DELAY_S = 0.2
@@ -28,14 +28,17 @@ class SlowLink(TCPServer):
         is_struck = self._rng.random() < self.faults
         bytes_max = self._rng.randrange(40_000) if is_struck and self._rng.random() < 0.7 else None
         self.struck += is_struck
-        if is_struck:
-            await asyncio.sleep(DELAY_S)
-        there = asyncio.create_task(self._relay(reader, upstream_writer, None))
         try:
-            await self._relay(upstream_reader, writer, bytes_max)
+            if is_struck:
+                await asyncio.sleep(DELAY_S)
+            there = asyncio.create_task(self._relay(reader, upstream_writer, None))
+            try:
+                await self._relay(upstream_reader, writer, bytes_max)
+            finally:
+                there.cancel()
+                await asyncio.gather(there, return_exceptions=True)
         finally:
-            there.cancel()
-            upstream_writer.close()
+            await close(upstream_writer)
 
     async def _relay(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, bytes_max: int | None

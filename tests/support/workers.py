@@ -10,8 +10,9 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,9 +25,8 @@ from dedupe.model.routing import partition_of
 from tests.support.client import RETRY_PAUSE_S, Client
 from tests.support.gateway import Gateway
 from tests.support.processes import HOST
+from tests.support.waiting import PATIENCE_S, until_in_thread
 
-SETTLED_S = 60.0
-POLL_INTERVAL_S = 0.1
 LOST = 0.2
 AGAIN = 0.2
 PAUSE_S = 0.05
@@ -203,7 +203,7 @@ class Workers:
 
     async def settle(self) -> None:
         """Wait until every lane has one owner and is followed, and all workers own as many."""
-        await until(self._is_settled, SETTLED_S, self._why_not_settled)
+        await until_in_thread(self._is_settled, self._why_not_settled)
 
     def _is_settled(self) -> bool:
         running = self.running
@@ -244,9 +244,9 @@ class Workers:
     async def all_answer(self, worker: Worker) -> float:
         """Return after how many seconds a worker has answered a new event of every clean lane with 200."""
         began = time.monotonic()
-        await asyncio.gather(
-            *(_deliver_to(worker, client, self._body_for(lane)) for lane, client in enumerate(self._probes))
-        )
+        bodies = [self._body_for(lane) for lane in range(len(self._probes))]
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*map(partial(_deliver_to, worker), self._probes, bodies))
         return time.monotonic() - began
 
     def _body_for(self, lane: int) -> bytes:
@@ -275,11 +275,3 @@ async def _deliver_to(worker: Worker, client: Roamer, body: bytes) -> None:
     while not await client.attempt(body):
         await asyncio.sleep(RETRY_PAUSE_S)
     client.stay_with(None)
-
-
-async def until(is_so: Callable[[], bool], limit_s: float, why_not: Callable[[], str] = lambda: "") -> None:
-    """Wait for what a test expects; what takes its time is called in a thread."""
-    deadline = time.monotonic() + limit_s
-    while not await asyncio.to_thread(is_so):
-        assert time.monotonic() < deadline, await asyncio.to_thread(why_not)
-        await asyncio.sleep(POLL_INTERVAL_S)

@@ -301,7 +301,7 @@ imagePullSecrets:
 {{- fail (printf "config.%s is set by the chart: change the value that it is made of" $name) }}
 {{- end }}
 {{- end }}
-{{- $partitions := int (get .Values.config "GATEWAY_PARTITIONS" | default 8) }}
+{{- $partitions := int (.Values.kafka.partitions | default (get .Values.config "GATEWAY_PARTITIONS") | default 8) }}
 {{- $pods := ternary (int .Values.autoscaling.maxReplicas) (int .Values.replicaCount) (or .Values.autoscaling.enabled .Values.autoscaling.external) }}
 {{- if gt $pods $partitions }}
 {{- fail (printf "%d pods for %d partitions: a pod without a partition has nothing to do" $pods $partitions) }}

@@ -8,13 +8,15 @@ from typing import Any
 
 import yaml
 
+from tests.support.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "helm" / "gateway"
 PIPELINE = ROOT / "helm" / "pipeline"
 PROFILES = CHART / "profiles"
 CASES = CHART / "ci"
 HELM = ROOT / "build" / "go" / "helm"
-TIMEOUT_S = 60
+TIMEOUT_S = PATIENCE_S
 
 
 class HelmError(Exception):

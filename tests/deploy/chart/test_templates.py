@@ -478,6 +478,7 @@ CONTRADICTIONS = [
     ),
     (("production",), {"config": {"GATEWAY_PORT": 80}}, "config.GATEWAY_PORT is set by the chart"),
     (("production",), {"replicaCount": 9}, "9 pods for 8 partitions"),
+    (("production",), {"replicaCount": 17, "kafka__partitions": 16}, "17 pods for 16 partitions"),
 ]
 
 

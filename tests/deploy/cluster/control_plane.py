@@ -21,10 +21,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.deploy.cluster.kubelet import Kubelet
 from tests.support.processes import HOST, free_port, kill_when_parent_dies
+from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 BINARIES = ROOT / "build" / "go"
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 2 * PATIENCE_S
 POLL_S = 0.05
 NODES, VOLUMES = 3, 8
 

@@ -14,8 +14,9 @@ import pytest
 from tests.deploy.grafana.server import BOARD_PATH, Grafana, grafana_on
 from tests.support.board import BOARD, PANELS, may_be_zero, with_all
 from tests.support.prometheus import busy_prometheus
+from tests.support.waiting import PATIENCE_S
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = PATIENCE_S
 TARGETS = {f"{panel['title']} {target['refId']}": target for panel in PANELS for target in panel["targets"]}
 SOURCE = {"type": "prometheus", "uid": "prometheus"}
 

@@ -27,6 +27,7 @@ from tests.deploy.image.buildah import (
     wait_until_ready,
 )
 from tests.support.processes import HOST, free_port
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(1800)  # a build without a cache
 
@@ -34,7 +35,7 @@ IMAGE = "localhost/gateway:test"
 USER = 10001
 BYTES_MAX = 285_000_000
 """120 MB of Debian with its Python, and the gateway with what it needs for AWS, traces and buckets."""
-STOP_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = PATIENCE_S
 SDK = ROOT / "build" / "sdks" / "python" / "segment-2.4.0" / "bin" / "python"
 DRIVER = ROOT / "tests" / "e2e" / "sdks" / "python" / "driver.py"
 

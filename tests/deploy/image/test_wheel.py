@@ -14,10 +14,11 @@ import pytest
 
 from tests.deploy.image.buildah import ROOT
 from tests.support.processes import HOST, free_port
+from tests.support.waiting import PATIENCE_S
 
 UNIT = ROOT / "deploy" / "gateway.service"
 EXPOSURE_MAX = 20  # of 100: what systemd-analyze calls "OK" ends at 49
-TIMEOUT_S = 60.0
+TIMEOUT_S = PATIENCE_S
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,8 @@ from tests.deploy.image.buildah import ROOT
 from tests.fault.conftest import kafka_log
 from tests.support.gateway import Crash
 from tests.support.verdict import assert_exactly_once
-from tests.support.workers import SETTLED_S, Worker, Workers, until
+from tests.support.waiting import until_in_thread
+from tests.support.workers import Worker, Workers
 
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
 SERVE = "import sys; from app.cli import main; sys.argv[0] = 'gateway'; main()"
@@ -113,7 +114,7 @@ async def test_upgrade_and_rollback_lose_nothing(
                 worker.site = site
                 await asyncio.to_thread(worker.start)
                 worker.is_in_use = True
-                await until(workers.every_lane_is_owned_and_followed, SETTLED_S)
+                await until_in_thread(workers.every_lane_is_owned_and_followed)
             await asyncio.sleep(LOAD_S)
         await workers.repeat()
         assert_exactly_once(await log.read(first), workers.clients)

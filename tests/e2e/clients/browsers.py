@@ -15,11 +15,12 @@ from typing import Any
 import httpx
 from playwright.sync_api import BrowserContext, Error, sync_playwright
 
-from tests.e2e.sdks.browser_sdks import CHROMIUM
+from tests.e2e.sdks.browser_sdks import CHROMIUM, PATIENCE_MS
 from tests.support.processes import HOST, free_port, http_server, kill_when_parent_dies
+from tests.support.waiting import PATIENCE_S
 
-TIMEOUT_S = 60.0
 POLL_INTERVAL_S = 0.05
+TIMEOUTS = {"script": int(PATIENCE_MS), "pageLoad": int(PATIENCE_MS)}
 RUN = (
     "const [done] = arguments;"
     "Promise.resolve({}).then((value) => done(value ?? null), (err) => done(`${err}`))"
@@ -49,7 +50,7 @@ class Browser(ABC):
     def close_tab(self) -> None:
         """Close the tab in use, and use the one that was opened before it."""
 
-    def wait_until(self, expression: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    def wait_until(self, expression: str, *, timeout_s: float = PATIENCE_S) -> None:
         """Wait until an expression is true, on this page or one that follows it."""
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
@@ -121,8 +122,9 @@ class _WebDriver(Browser):
 def chromium(folder: Path) -> Iterator[Browser]:
     with sync_playwright() as playwright:
         context = playwright.chromium.launch_persistent_context(
-            folder / "profile", executable_path=shutil.which("chromium"), args=CHROMIUM
+            folder / "profile", executable_path=shutil.which("chromium"), args=CHROMIUM, timeout=PATIENCE_MS
         )
+        context.set_default_timeout(PATIENCE_MS)
         yield _Chromium(context)
         context.close()
 
@@ -157,10 +159,12 @@ def firefox(folder: Path) -> Iterator[Browser]:
 
         read()
         command_of("NewSession", {})
+        command_of("SetTimeouts", TIMEOUTS)
         yield _WebDriver(command_of, command_of("GetWindowHandle", {}))
 
 
 WEBKIT_PATHS = {
+    "SetTimeouts": ("POST", "/timeouts"),
     "Navigate": ("POST", "/url"),
     "ExecuteAsyncScript": ("POST", "/execute/async"),
     "Back": ("POST", "/back"),
@@ -184,7 +188,7 @@ def webkit(folder: Path) -> Iterator[Browser]:
             greet=lambda: httpx.get(f"{url}/status"),
             env=os.environ | {"DISPLAY": display, "HOME": str(folder)},
         ),
-        httpx.Client(timeout=TIMEOUT_S) as http,
+        httpx.Client() as http,
     ):
         begun = http.post(f"{url}/session", json={"capabilities": {}}).raise_for_status().json()
         session = f"{url}/session/{begun['value']['sessionId']}"
@@ -196,6 +200,7 @@ def webkit(folder: Path) -> Iterator[Browser]:
                 raise LookupError(answer.text)
             return answer.json()["value"]
 
+        command("SetTimeouts", TIMEOUTS)
         yield _WebDriver(command, command("GetWindowHandle", {}))
         http.delete(session)
 
@@ -219,7 +224,7 @@ def _process(command: Sequence[str], folder: Path, env: dict[str, str]) -> Itera
         yield
     finally:
         process.terminate()
-        process.wait(TIMEOUT_S)
+        process.wait(PATIENCE_S)
         observer.kill()
         observer.communicate()
 
@@ -243,13 +248,13 @@ def _display(folder: Path) -> Iterator[str]:
     finally:
         for ended in (process, observer):
             ended.terminate()
-            ended.wait(TIMEOUT_S)
+            ended.wait(PATIENCE_S)
             ended.communicate()
 
 
 @contextmanager
 def _connected(port: int) -> Iterator[socket.socket]:
-    end = time.monotonic() + TIMEOUT_S
+    end = time.monotonic() + PATIENCE_S
     while True:
         try:
             with socket.create_connection((HOST, port)) as connection:

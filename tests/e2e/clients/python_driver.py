@@ -14,7 +14,7 @@ from clients.python import gateway_client
 from tests.support.fault_proxy import Fault
 
 PACE_S = 0.005
-FLUSH_S = 60.0
+FLUSH_S = 120.0
 
 
 def main() -> None:

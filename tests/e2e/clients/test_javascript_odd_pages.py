@@ -4,7 +4,6 @@ clock of its own neither stop the JavaScript client nor have an event lost or st
 """
 
 import shutil
-import time
 from collections import Counter
 from collections.abc import Iterator
 from urllib.parse import urlencode
@@ -13,12 +12,12 @@ import orjson
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route, sync_playwright
 
-from tests.e2e.sdks.browser_sdks import CHROMIUM, pages_served
+from tests.e2e.sdks.browser_sdks import CHROMIUM, PATIENCE_MS, pages_served
 from tests.support.gateway import Gateway
 from tests.support.processes import HOST, free_port
 from tests.support.verdict import assert_sessions_whole, read_sqlite
+from tests.support.waiting import until
 
-TIMEOUT_S = 60.0
 POLL_INTERVAL_S = 0.05
 A_DAY_LATER = "const now = Date.now; Date.now = () => now() + 86_400_000;"
 FULL = """
@@ -79,9 +78,7 @@ class Site:
         return sorted(found.elements())
 
     def wait_until_stored(self, *numbers: int) -> None:
-        end = time.monotonic() + TIMEOUT_S
-        while len(self.numbers()) < len(numbers) and time.monotonic() < end:
-            time.sleep(POLL_INTERVAL_S)
+        until(lambda: len(self.numbers()) >= len(numbers), lambda: str(self.numbers()))
         assert self.numbers() == sorted(numbers)
 
 
@@ -92,7 +89,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Browser, 
         pages_served() as pages_url,
         sync_playwright() as playwright,
     ):
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM)
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=CHROMIUM, timeout=PATIENCE_MS
+        )
         yield browser, gateway, f"{pages_url}/../../clients"
         browser.close()
 
@@ -105,6 +104,7 @@ def site(shared: tuple[Browser, Gateway, str], request: pytest.FixtureRequest) -
 @pytest.fixture
 def context(site: Site) -> Iterator[BrowserContext]:
     context = site.browser.new_context()
+    context.set_default_timeout(PATIENCE_MS)
     yield context
     context.close()
 

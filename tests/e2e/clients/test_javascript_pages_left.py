@@ -4,7 +4,6 @@ log exactly once, at the latest after the next visit, also while others wait and
 """
 
 import os
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,12 +17,11 @@ from tests.e2e.sdks.browser_sdks import pages_served
 from tests.support.gateway import Gateway
 from tests.support.processes import HOST, free_port
 from tests.support.verdict import assert_sessions_whole, read_sqlite
+from tests.support.waiting import PATIENCE_S, until
 
 WAYS = ["first", "click", "hidden", "pagehide", "beforeunload"]
 EACH = {"chromium": 14, "firefox": 4, "webkit": 4}  # of three rounds; with ALL=1 as many as in Chromium
-TIMEOUT_S = 60.0
 PAGE_S = 2.0  # for each page, in a browser on a machine that has other work
-POLL_INTERVAL_S = 0.05
 
 
 class Site:
@@ -66,17 +64,15 @@ class Site:
         pages = asked["last"] - asked.get("first", 0)
         self.browser.wait_until(
             f"location.search.includes('n={asked['last']}&') && !!window.client",
-            timeout_s=TIMEOUT_S + PAGE_S * pages,
+            timeout_s=PATIENCE_S + PAGE_S * pages,
         )
 
     def wait_until_left(self, count: int) -> None:
-        end = time.monotonic() + TIMEOUT_S
-        while len(self.left()) < count and time.monotonic() < end:
-            time.sleep(POLL_INTERVAL_S)
+        until(lambda: len(self.left()) >= count, lambda: str(self.left()))
 
     def flush(self) -> None:
         self.browser.visit(self.url())
-        assert self.browser.run("client.flush(60000)") is True
+        assert self.browser.run("client.flush(120000)") is True
 
     def stored(self) -> list[dict[str, Any]]:
         committed = read_sqlite(self.gateway.data)
@@ -141,6 +137,6 @@ def test_tabs_that_are_closed_and_pages_that_come_back_lose_nothing(site: Site) 
         site.browser.run(f"client.track('{site.name}', {{ n: {number} }})")
         site.browser.visit(site.url(first=number))
         site.browser.back()
-    assert site.browser.run("client.flush(60000)") is True
+    assert site.browser.run("client.flush(120000)") is True
     site.wait_until_left(8)
     assert site.left() == Counter(range(8))

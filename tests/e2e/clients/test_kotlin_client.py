@@ -20,8 +20,8 @@ from tests.e2e.clients.kotlin import KotlinClient
 from tests.support.fault_proxy import Message
 from tests.support.forked import COMMAND
 from tests.support.gateway import Gateway
+from tests.support.waiting import PATIENCE_S
 
-TIMEOUT_S = 60.0
 REFUSED = Canned(413, b"<html>Too large</html>")
 PERSON = "a-person-of-interest"
 REQUESTS_MAX = 50
@@ -84,7 +84,7 @@ def test_every_call_says_what_other_sdks_say(open_client: OpenClient, stored: St
     client.call("reset")
     client.call("action", event="Seen")
     after = client.ids()["anonymous"]
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert after not in (anonymous, client.client)
     library = {"name": "gateway-client-kotlin", "version": "1.0.0"}
     said = stored()
@@ -112,7 +112,7 @@ def test_the_user_is_kept_for_the_next_process(open_client: OpenClient, stored: 
     client.kill()
     client = open_client()
     client.call("action", event="Seen")
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert [event["userId"] for event in stored()][1:] == ["u1", "u1"]
 
 
@@ -122,7 +122,7 @@ def test_a_hook_changes_and_drops_events(open_client: OpenClient, stored: Stored
         client.call("action", event="Seen", properties={"hidden": hidden}) for hidden in (False, True, False)
     ]
     assert [place and place[1] for place in places] == [1, None, 2]
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert [event["seen"] for event in stored()] == [True, True]
 
 
@@ -146,7 +146,7 @@ def test_who_opts_out_leaves_nothing(
     assert client.call("action", event="Seen", properties={"n": 1}) is None
     client.call("optIn")
     assert client.call("action", event="Seen", properties={"n": 2}) is not None
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert [(event["anonymousId"], event["properties"]) for event in stored()] == [(client.client, {"n": 2})]
 
 
@@ -160,10 +160,10 @@ def test_an_opt_out_while_a_batch_is_under_way_leaves_nothing_to_send(
     assert not client.flush(0.5)
     client.call("optOut")
     proxy.choose = lambda _request: PASS
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     client.call("optIn")
     client.call("action", event="Later")
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert [event["event"] for event in stored()] == ["Later"]
 
 
@@ -174,12 +174,12 @@ def test_dead_letters_are_sent_again_as_new_events(
     proxy.choose = lambda request: REFUSED if size_of(request) > 2_000 else PASS
     client.track([{"type": "track", "event": "small"}, {"type": 5, "event": "wrong"}])
     client.track([{"type": "track", "event": "large", "text": " ".join(map(str, range(2_000)))}])
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     codes = {"wrong": "type_invalid", "large": "event_refused"}
     assert {letter["event"]["event"]: letter["code"] for letter in client.dead_letters()} == codes
     proxy.choose = lambda _request: PASS
     assert client.retry_dead_letters() == 2
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert [letter["event"]["event"] for letter in client.dead_letters()] == ["wrong"]
     assert [event["event"] for event in stored()] == ["small", "large"]
     assert stored()[1]["messageId"].endswith("-3")
@@ -201,7 +201,7 @@ def test_large_bodies_go_compressed_until_somebody_refuses_that(
     proxy.choose = refuse_once
     client = open_client()
     client.track([{"type": "track", "event": "x" * 10_000}] * 3)
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     client.close()
     assert len(stored()) == 3
     assert seen[:2] == [(True, True), (False, False)]
@@ -223,7 +223,7 @@ def test_the_oldest_go_when_it_is_full_and_that_is_wanted(
     client.track(seen(4, 5))
     assert client.state()["waiting"] == 3
     proxy.choose = lambda _request: PASS
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert [event["event"] for event in stored()] == ["Seen 3", "Seen 4", "Seen 5"]
 
 
@@ -245,7 +245,7 @@ def test_the_age_of_the_oldest_counts_over_processes_and_in_files_that_did_not_n
         db.execute("ALTER TABLE events DROP COLUMN queued_at_ms")
     proxy.choose = lambda _request: PASS
     client = open_client()
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert [event["event"] for event in stored()] == ["Seen 1", "Seen 2"]
 
 
@@ -266,7 +266,7 @@ def test_while_all_is_too_large_for_somebody_nothing_is_a_dead_letter(
     client = open_client()
     if is_source_known:
         client.track(seen(0))
-        assert client.flush(TIMEOUT_S)
+        assert client.flush(PATIENCE_S)
     proxy.choose = lambda _request: REFUSED
     begin = proxy.requests
     client.track(seen(1, 2, 3))
@@ -274,7 +274,7 @@ def test_while_all_is_too_large_for_somebody_nothing_is_a_dead_letter(
     assert proxy.requests - begin < REQUESTS_MAX
     assert client.state()["waiting"] == 3
     proxy.choose = lambda _request: PASS
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert client.dead_letters() == []
     assert [event["event"] for event in stored()][-3:] == ["Seen 1", "Seen 2", "Seen 3"]
 
@@ -297,7 +297,7 @@ def test_a_row_that_is_damaged_and_can_be_read_costs_its_session_alone(
     proxy.choose = lambda _request: PASS
     client = open_client()
     client.track(seen(3))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert [event["event"] for event in stored()] == ["Seen 2", "Seen 3"]
     assert list(tmp_path.glob("queue.db.corrupt-*"))
 
@@ -314,7 +314,7 @@ def test_a_client_id_that_is_damaged_is_replaced_and_the_queue_set_aside(
     proxy.choose = lambda _request: PASS
     client = open_client()
     client.track(seen(2))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert [event["event"] for event in stored()] == ["Seen 2"]
     assert list(tmp_path.glob("queue.db.corrupt-*"))
 
@@ -339,17 +339,17 @@ def test_on_a_disk_that_takes_no_write_any_more_all_that_waits_is_sent(
     client.track(seen(*range(500)))
     limits = client.limit_files(0)
     proxy.choose = lambda _request: PASS
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert not client.state()["isDurable"]
     if is_mended:
         client.limit_files(limits)
         client.track(seen(500))
         assert client.state()["isDurable"]
-        assert client.flush(TIMEOUT_S)
+        assert client.flush(PATIENCE_S)
     client.kill()
     again = open_client()
     assert again.state()["waiting"] == (0 if is_mended else 500)
-    assert again.flush(TIMEOUT_S)
+    assert again.flush(PATIENCE_S)
     assert [event["event"] for event in stored()] == [f"Seen {n}" for n in range(500 + is_mended)]
 
 
@@ -364,7 +364,7 @@ def test_what_was_sent_beyond_what_the_disk_could_note_is_not_stored_twice(
     client.track(seen(*range(500)))
     client.limit_files(0)
     proxy.choose = lambda _request: PASS
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     client.kill()
 
     def evicted(request: Message) -> Fault:
@@ -385,7 +385,7 @@ def test_what_was_sent_beyond_what_the_disk_could_note_is_not_stored_twice(
 
     proxy.choose = evicted
     again = open_client()
-    assert again.flush(TIMEOUT_S)
+    assert again.flush(PATIENCE_S)
     assert [event["event"] for event in stored()] == [f"Seen {n}" for n in range(500)]
     letters = [letter["event"]["event"] for letter in again.dead_letters()]
     assert letters == [f"Seen {n}" for n in range(450, 500)]

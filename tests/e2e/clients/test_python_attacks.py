@@ -19,9 +19,10 @@ from clients.python.src.gateway_client.queue_file import QueueFile
 from tests.e2e.clients.conftest import ClientFactory
 from tests.e2e.clients.test_python_answers import CLOSE_S, CLOSE_S_MAX, ScriptedServer, serve  # noqa: F401 - a fixture
 from tests.e2e.clients.test_python_answers import answered as answer
-from tests.e2e.clients.test_python_client import BAD, TIMEOUT_S, events, numbers, wait_until_ended
+from tests.e2e.clients.test_python_client import BAD, events, numbers, wait_until_ended
 from tests.e2e.clients.test_python_storage import Told
 from tests.support.gateway_in_process import GatewayInProcess, not_connected
+from tests.support.waiting import PATIENCE_S
 
 YEAR_S = 31_536_000
 PERSON = "a-person-of-interest"
@@ -48,7 +49,7 @@ def test_who_asks_for_a_year_gets_five_minutes_and_a_proxy_holds_up_no_flush(
     server = serve(answer(429, head=head), answer(503, head=head), answer(429, head=head, is_gateways=True))
     with Client(server.url, "web", tmp_path / "queue.db") as client:
         client.send_all(events(1, 3))
-        end = time.monotonic() + TIMEOUT_S
+        end = time.monotonic() + PATIENCE_S
         while server.script and time.monotonic() < end:
             client.flush(CLOSE_S)
         assert server.script == []
@@ -56,7 +57,7 @@ def test_who_asks_for_a_year_gets_five_minutes_and_a_proxy_holds_up_no_flush(
         client.close(CLOSE_S)
         assert time.monotonic() - began < CLOSE_S_MAX
     with Client(server.url, "web", tmp_path / "queue.db") as client:
-        assert client.flush(TIMEOUT_S)
+        assert client.flush(PATIENCE_S)
     assert server.numbers == [1, 2, 3]
 
 
@@ -73,7 +74,7 @@ def test_a_name_that_is_not_found_or_not_answered_holds_up_nobody(
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
     def silent(*arguments: Any, **named: Any) -> Any:
-        is_over.wait(TIMEOUT_S)
+        is_over.wait(PATIENCE_S)
         return resolve(*arguments, **named)
 
     path = tmp_path / "queue.db"
@@ -90,7 +91,7 @@ def test_a_name_that_is_not_found_or_not_answered_holds_up_nobody(
     wait_until_ended(clients[-1])
     monkeypatch.undo()
     with Client(server.url, "web", path) as client:
-        assert client.flush(TIMEOUT_S)
+        assert client.flush(PATIENCE_S)
     assert server.numbers == [1, 2, 3]
 
 
@@ -119,7 +120,7 @@ def test_a_clock_of_any_year_numbers_and_delivers(
     client = open_client()  # a session of that year
     places = client.send_all(events(5, 6))
     assert {len(place.session) for place in places} == {27}
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == [1, 2, 3, 4, 5, 6]
 
 
@@ -139,7 +140,7 @@ def test_a_queue_that_a_folder_replaces_goes_on_in_memory(
     assert not client.is_durable
     assert path.stat().st_mode & 0o777 == 0o755
     gateway.faults.clear()
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == [1, 2, 3, 4, 5]
     told.wait_for(DamagedQueueError)
     told.wait_for(NotDurableError)
@@ -150,10 +151,10 @@ def test_dead_letters_of_a_file_that_was_deleted_in_use_are_sent_again(
 ) -> None:
     client = open_client()
     client.send_all([BAD, *events(1, 1)])
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     (tmp_path / "queue.db").unlink()
     assert client.retry_dead_letters() == 1
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert len(client.dead_letters()) == 1
     assert client.is_durable
 
@@ -211,10 +212,10 @@ def test_a_disk_that_is_full_from_any_write_on_loses_and_doubles_nothing(
         attempt(lambda: client.identify("u1", traits={}))
         attempt(client.retry_dead_letters)
     disk.writes_left = WRITES_MAX
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     client.send_all(events(9, 9))
-    client.close(TIMEOUT_S)
-    assert open_client().flush(TIMEOUT_S)
+    client.close(PATIENCE_S)
+    assert open_client().flush(PATIENCE_S)
     stored = [r.value["properties"]["n"] for r in gateway.stored() if r.value["type"] == "track"]
     assert sorted(stored) == [*confirmed, 9]
 
@@ -260,5 +261,5 @@ def test_an_event_that_is_made_during_an_opt_out_is_dropped(
     client = open_client(before_send=opting_out)
     assert client.track("Seen", properties={"n": 1}) is None
     assert client.waiting == 0
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == []

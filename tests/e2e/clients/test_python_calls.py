@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -35,21 +34,15 @@ from clients.python.src.gateway_client import (
 )
 from clients.python.src.gateway_client.event_queue import EventQueue
 from tests.e2e.clients.conftest import ClientFactory
-from tests.e2e.clients.test_python_client import BAD, TIMEOUT_S, events, numbers, wait_until_ended
+from tests.e2e.clients.test_python_client import BAD, events, numbers, wait_until_ended
 from tests.support.gateway_in_process import URL, GatewayInProcess, answered, not_connected
+from tests.support.waiting import PATIENCE_S, until
 
-PATIENCE_S = 0.1
+ADOPT_S = 0.1
 
 
 def stored(gateway: GatewayInProcess) -> list[dict[str, Any]]:
     return [record.value for record in gateway.stored()]
-
-
-def wait_for(condition: Any) -> None:
-    end = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 # ---- the calls of analytics
@@ -67,7 +60,7 @@ def test_every_call_says_what_other_sdks_say(gateway: GatewayInProcess, open_cli
     client.track("Seen", user_id="u9", anonymous_id="a9")
     client.reset()
     client.track("Seen")
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert client.anonymous_id not in (anonymous, client.client_id)
     library = {"name": "gateway-client-python", "version": VERSION}
     said = sorted(stored(gateway), key=lambda event: event["timestamp"])
@@ -101,10 +94,10 @@ def test_the_user_is_kept_for_the_next_process(gateway: GatewayInProcess, open_c
     client = open_client()
     client.identify("half of a pair: \ud83d")
     client.identify("u1")
-    client.close(TIMEOUT_S)
+    client.close(PATIENCE_S)
     client = open_client()
     client.track("Seen", properties={"n": 1})
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert [event["userId"] for event in stored(gateway)][1:] == ["u1", "u1"]
 
 
@@ -125,7 +118,7 @@ def test_what_has_a_form_in_json_is_taken_in_it(
         "points": [[0, 0]] * 65_000,
     }
     client.track("Seen", properties={"n": 1, **values})
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     (event,) = stored(gateway)
     found = event["properties"]
     assert (found["moment"], found["day"]) == ("2026-01-02T03:04:05+00:00", "2026-01-02")
@@ -139,7 +132,7 @@ def test_what_is_no_event_is_refused_or_a_dead_letter(open_client: ClientFactory
     client = open_client()
     if isinstance(wrong, dict):
         client.send(wrong)
-        assert client.flush(TIMEOUT_S)
+        assert client.flush(PATIENCE_S)
         assert len(client.dead_letters()) == 1
     else:
         with pytest.raises(TypeError):
@@ -161,7 +154,7 @@ def test_a_hook_changes_and_drops_events(gateway: GatewayInProcess, open_client:
     client = open_client(before_send=hook)
     assert len(client.send_all(events(1, 3))) == 2
     assert client.send(events(2, 2)[0]) is None
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert [(event["properties"]["n"], event["seen"]) for event in stored(gateway)] == [(1, True), (3, True)]
 
 
@@ -181,7 +174,7 @@ def test_who_opts_out_leaves_nothing(
     assert client.track("Seen", properties={"n": 1}) is None
     client.opt_in()
     client.track("Seen", properties={"n": 2})
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == [2]
 
 
@@ -206,17 +199,17 @@ def test_problems_are_told_after_the_first_failure_and_then_hourly(
     client = open_client(on_problem=lambda err, since: told.append((err, since)))
     assert (client.oldest_age_s, client.last_error) == (None, None)
     client.send_all(events(1, 1))
-    wait_for(lambda: client.last_error)
+    until(lambda: client.last_error)
     age = client.oldest_age_s
     assert age is not None
-    assert 0 <= age < TIMEOUT_S
-    assert client.flush(TIMEOUT_S)
+    assert 0 <= age < PATIENCE_S
+    assert client.flush(PATIENCE_S)
     assert [type(err) for err, _ in told] == [httpx.ConnectError]
-    assert abs((datetime.now(UTC) - told[0][1]).total_seconds()) < TIMEOUT_S
+    assert abs((datetime.now(UTC) - told[0][1]).total_seconds()) < PATIENCE_S
     monkeypatch.setattr(delivery, "TELL_AGAIN_S", 0.0)
     gateway.faults += [answered(500)] * 3
     client.send_all(events(2, 2))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert len(told) == 4
     assert isinstance(told[-1][0], DeliveryError)
     assert (client.oldest_age_s, client.last_error) == (None, None)
@@ -231,8 +224,8 @@ def test_flush_does_not_sit_out_a_pause(
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
     gateway.faults += [not_connected]
     client.send_all(events(1, 6))
-    wait_for(lambda: client.last_error)
-    assert client.flush(TIMEOUT_S)
+    until(lambda: client.last_error)
+    assert client.flush(PATIENCE_S)
 
 
 def test_proxies_that_cannot_be_used_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,8 +242,8 @@ def test_callbacks_may_call_the_client(gateway: GatewayInProcess, open_client: C
 
     def on_rejected(letter: DeadLetter) -> None:
         client.track("Rejected", properties={"n": 2})
-        done.append(client.flush(TIMEOUT_S))
-        done.append(client.close(TIMEOUT_S))
+        done.append(client.flush(PATIENCE_S))
+        done.append(client.close(PATIENCE_S))
         raise SystemExit
 
     client = open_client(on_rejected=on_rejected)
@@ -258,7 +251,7 @@ def test_callbacks_may_call_the_client(gateway: GatewayInProcess, open_client: C
     wait_until_ended(client)
     assert done == [False, False]
     client = open_client()
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == [1, 2]
 
 
@@ -288,7 +281,7 @@ def test_signal_handlers_may_call_the_client_while_it_is_at_work(
     finally:
         signal.signal(signal.SIGUSR1, before)
     monkeypatch.undo()
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == [*range(1, 21), *range(1000, 1020)]
     assert len({*places, *signalled}) == 40
 
@@ -302,7 +295,7 @@ async def test_coroutines_do_not_wait_for_disk_or_gateway(
         assert [place.sequence for place in places if place] == list(range(1, 51))
         await client.identify("u1")
         await client.send_all(events(51, 52))
-        assert await client.flush(TIMEOUT_S)
+        assert await client.flush(PATIENCE_S)
         assert client.sync.waiting == 0
         assert await client.dead_letters() == []
     with pytest.raises(ClosedError):
@@ -333,7 +326,7 @@ def test_a_daemon_that_leaves_its_folder_keeps_its_file(
     with Client(URL, "web", "queue.db", transport=gateway.transport) as client:
         monkeypatch.chdir(tmp_path / "elsewhere")
         client.send_all(events(1, 2))
-        assert client.flush(TIMEOUT_S)
+        assert client.flush(PATIENCE_S)
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -346,13 +339,13 @@ def test_a_fork_leaves_the_file_to_its_parent(
     client.send_all(events(1, 2))
     child = os.fork()
     if child == 0:
-        client.close(TIMEOUT_S)
+        client.close(PATIENCE_S)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert (tmp_path / "queue.db-wal").exists()
     gateway.faults.clear()
     client.send_all(events(3, 3))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == [1, 2, 3]
 
 
@@ -373,17 +366,17 @@ def test_a_folder_has_a_file_for_each_process_and_delivers_what_the_dead_left(
         client.close(timeout=0)
     gateway.faults.clear()
     living = open_client(folder)
-    assert living.flush(TIMEOUT_S)
-    assert dead[0].flush(TIMEOUT_S)
+    assert living.flush(PATIENCE_S)
+    assert dead[0].flush(PATIENCE_S)
     assert numbers(gateway) == [10 * number + n for number in range(4) for n in range(1, 6)]
     living.close()
-    assert open_client(folder).close(TIMEOUT_S)
+    assert open_client(folder).close(PATIENCE_S)
 
 
 def test_what_a_killed_process_left_is_adopted_later(
     gateway: GatewayInProcess, open_client: ClientFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "ADOPT_S", PATIENCE_S)
+    monkeypatch.setattr(delivery, "ADOPT_S", ADOPT_S)
     folder = tmp_path / "queues"
     folder.mkdir()
     living = open_client(folder)
@@ -392,8 +385,8 @@ def test_what_a_killed_process_left_is_adopted_later(
         "Client('http://127.0.0.1:1', 'web', sys.argv[1]).track('Seen', properties={'n': 1})\n"
         "os.kill(os.getpid(), 9)"
     )
-    subprocess.run([sys.executable, "-c", script, folder], timeout=TIMEOUT_S, check=False)
-    wait_for(lambda: numbers(gateway) == [1])
+    subprocess.run([sys.executable, "-c", script, folder], timeout=PATIENCE_S, check=False)
+    until(lambda: numbers(gateway) == [1])
     assert living.close()
 
 
@@ -412,10 +405,10 @@ def test_what_can_be_read_of_a_dead_process_file_is_adopted(
         file.seek(path.stat().st_size // 2)
         file.write(bytes(5_000))
     gateway.faults.clear()
-    assert living.flush(TIMEOUT_S)
+    assert living.flush(PATIENCE_S)
     assert len(numbers(gateway)) > 200
-    wait_for(lambda: DamagedQueueError in [type(err) for err in told])
+    until(lambda: DamagedQueueError in [type(err) for err in told])
     assert [path.name for path in folder.glob("*.corrupt-*") if not path.name.endswith("-wal")]
     asked = len(gateway.requests)
-    assert living.flush(TIMEOUT_S)  # adopts again: the damaged file is not there any more
+    assert living.flush(PATIENCE_S)  # adopts again: the damaged file is not there any more
     assert len(gateway.requests) == asked

@@ -42,8 +42,8 @@ from tests.support.gateway_in_process import (
     killed_before,
     not_connected,
 )
+from tests.support.waiting import PATIENCE_S
 
-TIMEOUT_S = 20.0
 LEASE_DAYS, WINDOW_DAYS = 30, 7
 SESSIONS_OF_A_PARTITION = 4
 BAD = {"type": 5, "event": "Bad"}
@@ -103,7 +103,7 @@ def own(gateway: GatewayInProcess) -> list[int]:
 
 def wait_until_ended(client: Client) -> None:
     """Wait for the thread of a client whose process was "killed"."""
-    client._delivery._thread.join(TIMEOUT_S)
+    client._delivery._thread.join(PATIENCE_S)
     assert not client._delivery._thread.is_alive()
 
 
@@ -112,11 +112,11 @@ def test_a_session_is_whole_acknowledged_and_agrees_with_the_gateway(
 ) -> None:
     client = open_client()
     places = client.send_all(events(1, 250))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     place = client.track("Seen", user_id="u1", properties={"n": 251})
     assert place is not None
     places.append(place)
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     session = places[0].session
     assert places == [Place(session, sequence) for sequence in range(1, 252)]
     assert numbers(gateway) == list(range(1, 252))
@@ -164,7 +164,7 @@ def test_whatever_decides_nothing_is_asked_again(
     client = open_client()
     gateway.faults += [fault, fault]
     client.send_all(events(1, 1))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert len(gateway.requests) >= 3
     assert numbers(gateway) == [1]
     assert client.dead_letters() == []
@@ -184,7 +184,7 @@ def test_retry_after_is_honoured(gateway: GatewayInProcess, open_client: ClientF
     gateway.faults += [late, late]
     client = open_client()
     client.send_all(events(1, 1))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert times[1] - times[0] >= 1
 
 
@@ -220,7 +220,7 @@ def test_the_next_process_delivers_what_was_queued_and_begins_a_session(
     wait_until_ended(client)
     client = open_client()
     (second, *_) = client.send_all(events(151, 160))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == list(range(1, 161))
     assert_sessions_whole(gateway)
     assert first.session != second.session
@@ -234,9 +234,9 @@ def test_a_rejected_event_is_a_dead_letter_and_its_session_goes_on(
     told: list[DeadLetter] = []
     client = open_client(on_rejected=told.append)
     session = client.send_all([*events(1, 1), BAD, *events(2, 2)])[0].session
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     client.send_all(events(3, 3))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == [1, 2, 3]
     (letter,) = told
     assert (letter.place, letter.code, letter.event) == (Place(session, 2), "type_invalid", BAD)
@@ -250,7 +250,7 @@ def test_rejected_events_never_take_a_session_beyond_its_window(
 ) -> None:
     client = open_client()
     client.send_all([*events(1, 1), *[BAD] * 700, *events(2, 2)])
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == [1, 2]
     assert gateway.quarantined() == {"type_invalid": 700}  # events of two sequences are two
     assert len(client.dead_letters()) == 700
@@ -261,9 +261,9 @@ def test_an_error_of_a_callback_is_none_of_the_client(
 ) -> None:
     client = open_client(on_rejected=lambda letter: 1 / 0)
     client.send_all([BAD, *events(1, 1)])
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     client.send_all(events(2, 2))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == [1, 2]
 
 
@@ -275,7 +275,7 @@ def test_a_wrong_key_is_told_once_and_asked_again(
     refused = answered(401, b'{"code":"invalid_write_key","message":"unknown"}', Gateway_Request_Id="a-1")
     gateway.faults += [refused] * 3
     client.send_all(events(1, 2))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert [str(err) for err in told] == ['401 {"code":"invalid_write_key","message":"unknown"}']
     assert (client.last_error, numbers(gateway)) == (None, [1, 2])
 
@@ -292,7 +292,7 @@ def test_a_file_has_one_client(open_client: ClientFactory, tmp_path: Path) -> No
     other = subprocess.run(
         [sys.executable, "-c", script, tmp_path / "queue.db"],
         capture_output=True,
-        timeout=TIMEOUT_S,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert other.stdout == b"in use\n"
@@ -312,7 +312,7 @@ def test_what_cannot_be_queued_is_refused_at_once(
     with pytest.raises(QueueFullError):
         client.send_all(events(1, 4))
     client.send_all(events(1, 3))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == [1, 2, 3]
 
 
@@ -321,7 +321,7 @@ def test_large_events_go_in_batches_the_gateway_takes(
 ) -> None:
     client = open_client()
     client.send_all([event | {"text": "x" * 300_000} for event in events(1, 5)])
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == [1, 2, 3, 4, 5]
     assert len(gateway.requests) == 5
 
@@ -337,7 +337,7 @@ def test_a_copied_file_gives_no_place_to_two_events(
     for first, name in ((11, "queue.db"), (21, "copy.db")):
         client = open_client(tmp_path / name)
         client.send_all(events(first, first + 4))
-        assert client.flush(TIMEOUT_S)
+        assert client.flush(PATIENCE_S)
         assert client.dead_letters() == []
     assert numbers(gateway) == [1, 2, 3, *range(11, 16), *range(21, 26)]
 
@@ -362,7 +362,7 @@ def test_a_phone_offline_for_longer_than_the_window_is_recognised(
     gateway.clock.ms += (WINDOW_DAYS + 3) * DAY_MS
     use_sessions(gateway, client.client_id, 1)
     client = open_client()
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert own(gateway) == list(range(1, 51))
     assert session_of(gateway, client, session)["watermark"] == 50
     assert (
@@ -385,14 +385,14 @@ def test_a_session_whose_lease_is_over_goes_on_in_another(
 ) -> None:
     client = open_client()
     client.send_all(events(1, 10))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     gateway.faults += [fault]
     old = client.send_all(events(11, 10 + 3 * BATCH_EVENTS))[0].session
     wait_until_ended(client)
     gateway.clock.ms += LEASE_DAYS * DAY_MS + 1
     client = open_client()
     new = client.send_all(events(1001, 1001))[0].session
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == [*range(1, 11 + 3 * BATCH_EVENTS), 1001]
     assert_sessions_whole(gateway)
     assert client.dead_letters() == []
@@ -408,7 +408,7 @@ def test_a_session_that_expires_in_use_goes_on_in_another(
     client = open_client()
     for first in (1, 3, 5):
         client.send_all(events(first, first + 1))
-        assert client.flush(TIMEOUT_S)
+        assert client.flush(PATIENCE_S)
         gateway.clock.ms += LEASE_DAYS * DAY_MS + 1
     assert numbers(gateway) == [1, 2, 3, 4, 5, 6]
     assert_sessions_whole(gateway)
@@ -425,7 +425,7 @@ def test_an_evicted_session_goes_on_in_another_and_nothing_is_stored_twice(
     gateway.clock.ms += days * DAY_MS
     use_sessions(gateway, client.client_id, SESSIONS_OF_A_PARTITION)
     client = open_client()
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert own(gateway) == list(range(1, BATCH_EVENTS + 21))
     assert client.dead_letters() == []
     assert session_of(gateway, client, session)["expired"] is True
@@ -440,7 +440,7 @@ def test_of_an_evicted_session_what_nobody_can_tell_is_not_stored_twice(
 ) -> None:
     client = open_client()
     client.send(first)
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     rejected = len(client.dead_letters())
     gateway.faults += [killed_after]
     client.send_all([first, *events(1, 2)])
@@ -449,7 +449,7 @@ def test_of_an_evicted_session_what_nobody_can_tell_is_not_stored_twice(
     use_sessions(gateway, client.client_id, SESSIONS_OF_A_PARTITION)
     client = open_client()
     client.send_all(events(3, 3))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert own(gateway) == [1, 2, 3]
     letters = client.dead_letters()[2 * rejected :]
     assert [(letter.code, letter.event["properties"]["n"]) for letter in letters] == [
@@ -478,7 +478,7 @@ def test_what_was_sent_beyond_what_the_disk_could_note_is_not_stored_twice(
     client = open_client()
     assert client.waiting == last
     client.send_all(events(last + 1, last + 1))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert own(gateway) == [*sent, last + 1]
     expired = [letter for letter in client.dead_letters() if letter.code == "session_expired"]
     assert [letter.event["properties"]["n"] for letter in expired] == list(range(last - 48, last + 1))
@@ -490,7 +490,7 @@ def test_events_of_every_session_are_counted_once_by_the_gateway(
     for first in (1, 11, 21):
         client = open_client()
         client.send_all(events(first, first + 9))
-        assert client.close(TIMEOUT_S)
+        assert client.close(PATIENCE_S)
     sessions = Counter(stored.session.session_hash for stored in gateway.stored() if stored.session)
     assert sorted(sessions.values()) == [10, 10, 10]
 
@@ -500,7 +500,7 @@ def test_two_copies_of_an_evicted_session_store_their_events_once(
 ) -> None:
     client = open_client()
     client.send_all(events(1, 3))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     gateway.faults += [killed_before]
     session = client.send_all(events(4, 150))[0].session
     wait_until_ended(client)
@@ -510,7 +510,7 @@ def test_two_copies_of_an_evicted_session_store_their_events_once(
     for number, copy in enumerate(clients, 1):
         copy.send_all(events(1000 * number, 1000 * number + 5))
     for copy in clients:
-        assert copy.flush(TIMEOUT_S)
+        assert copy.flush(PATIENCE_S)
         assert copy.dead_letters() == []
     assert own(gateway) == [*range(1, 151), *range(1000, 1006), *range(2000, 2006)]
     moved = [stored.value["messageId"] for stored in gateway.stored() if stored.value["properties"]["n"] == 5]
@@ -525,10 +525,10 @@ def test_the_last_batch_of_a_session_says_so(gateway: GatewayInProcess, open_cli
     gateway.requests.clear()
     client = open_client()
     client.send_all(events(201, 201))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     gateway.faults += [not_connected]
     client.send_all(events(202, 202))
-    assert client.close(TIMEOUT_S)
+    assert client.close(PATIENCE_S)
     said = [
         (body["batch"][0]["properties"]["n"], body.get("ended")) for body in map(body_of, gateway.requests)
     ]
@@ -541,9 +541,9 @@ def test_a_client_that_has_delivered_all_says_so_as_it_closes(
 ) -> None:
     client = open_client()
     client.send_all(events(1, 2))
-    assert client.flush(TIMEOUT_S)
-    assert client.close(TIMEOUT_S)
-    assert open_client().close(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
+    assert client.close(PATIENCE_S)
+    assert open_client().close(PATIENCE_S)
     first, last = map(body_of, gateway.requests)
     assert "ended" not in first
     assert (last["batch"], last["firstSequence"], last["ended"]) == ([], 3, True)

@@ -20,6 +20,7 @@ from tests.fault.conftest import LogUnderTest, kafka_log, sqlite_log
 from tests.support.fault_proxy import FaultProxy
 from tests.support.gateway import Gateway
 from tests.support.verdict import assert_sequences_whole, assert_sessions_whole
+from tests.support.waiting import PATIENCE_S
 
 DRIVER = Path(__file__).with_name("python_driver.py")
 ROOT = DRIVER.parents[3]
@@ -27,8 +28,6 @@ LIVES = 3
 EVENTS_MAX = 100_000
 LAST_EVENTS = 100
 LIFE_S = (0.5, 1.0)
-TIMEOUT_S = 120.0
-LATE_S_MAX = 10.0
 
 
 @pytest.fixture(params=["sqlite", pytest.param("kafka", marks=pytest.mark.kafka)])
@@ -84,7 +83,7 @@ async def test_every_sequence_is_stored_once_through_faults_and_kills(
     rng = random.Random(13)
     await asyncio.to_thread(gateway.start)
     lives: list[list[dict[str, Any]]] = []
-    async with asyncio.timeout(TIMEOUT_S), FaultProxy(gateway.port, late_s_max=LATE_S_MAX) as proxy:
+    async with asyncio.timeout(4 * PATIENCE_S), FaultProxy(gateway.port, late_s_max=PATIENCE_S) as proxy:
         end = asyncio.Event()
         killing = asyncio.create_task(kill_and_restart(gateway, rng, end))
         for life in range(LIVES - 1):

@@ -16,7 +16,7 @@ import pytest
 
 from clients.python.src.gateway_client import Client, ClosedError, DeadLetter
 from tests.e2e.clients.conftest import ClientFactory
-from tests.e2e.clients.test_python_client import TIMEOUT_S, use_sessions, wait_until_ended
+from tests.e2e.clients.test_python_client import use_sessions, wait_until_ended
 from tests.support.gateway_in_process import (
     DAY_MS,
     GatewayInProcess,
@@ -27,9 +27,10 @@ from tests.support.gateway_in_process import (
     killed_before,
     not_connected,
 )
+from tests.support.waiting import PATIENCE_S
 
 STEPS = 25
-PATIENCE_S = 0.5
+FLUSH_S = 0.5
 SESSIONS_MAX = 40
 HISTORIES = 12
 FAULTS = [not_connected, answer_lost, half_an_answer, answered(503), killed_before, killed_after]
@@ -110,9 +111,9 @@ class History:
         shutil.copy(self.path, backup)
         self.evict()
         for path in self.rng.sample([self.path, backup], 2):
-            end = time.monotonic() + TIMEOUT_S
+            end = time.monotonic() + PATIENCE_S
             client = self.open_client(path)
-            while not client.flush(PATIENCE_S):
+            while not client.flush(FLUSH_S):
                 assert time.monotonic() < end
                 if not client._delivery._thread.is_alive():
                     client = self.open_client(path)
@@ -124,7 +125,7 @@ class History:
         """The disk takes no write until the process ends; its session may be over when the next begins."""
         good = len(self.good)
         self.queue()
-        if not self.client.flush(PATIENCE_S) or len(self.good) == good:
+        if not self.client.flush(FLUSH_S) or len(self.good) == good:
             return  # the session may be over, and what is moved in memory alone is known for the window
         self.gateway.faults.extendleft([not_connected] * self.rng.choice([0, 1]))
         self.queue([130, 350])
@@ -143,9 +144,9 @@ class History:
 
     def finish(self) -> None:
         self.gateway.faults.clear()
-        end = time.monotonic() + TIMEOUT_S
+        end = time.monotonic() + PATIENCE_S
         self.revive()
-        while not self.client.flush(PATIENCE_S):
+        while not self.client.flush(FLUSH_S):
             assert time.monotonic() < end
             self.revive()  # a fault that was under way may have killed it
 

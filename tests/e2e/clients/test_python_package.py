@@ -9,10 +9,10 @@ from pathlib import Path
 
 from clients.python.src.gateway_client import VERSION
 from tests.support.documents import ROOT
+from tests.support.waiting import PATIENCE_S
 
 PACKAGE = ROOT / "clients" / "python"
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-TIMEOUT_S = 120
 
 
 def test_the_package_builds_and_installs(tmp_path: Path) -> None:
@@ -35,5 +35,5 @@ def test_the_package_builds_and_installs(tmp_path: Path) -> None:
 def run(command: list[str], path: Path | None = None, cwd: Path = ROOT) -> str:
     """Run a command with one more folder of modules; return what it prints."""
     env = {**os.environ, "PYTHONPATH": str(path or "")}
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, timeout=TIMEOUT_S, check=True)
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, timeout=PATIENCE_S, check=True)
     return done.stdout.decode()

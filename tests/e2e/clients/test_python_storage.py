@@ -9,7 +9,6 @@ import os
 import shutil
 import sqlite3
 import stat
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
@@ -28,7 +27,7 @@ from clients.python.src.gateway_client import (
 )
 from clients.python.src.gateway_client.model import EVENT_DAMAGED
 from tests.e2e.clients.conftest import ClientFactory
-from tests.e2e.clients.test_python_client import TIMEOUT_S, events, numbers, wait_until_ended
+from tests.e2e.clients.test_python_client import events, numbers, wait_until_ended
 from tests.support.gateway_in_process import (
     GatewayInProcess,
     answered,
@@ -36,6 +35,7 @@ from tests.support.gateway_in_process import (
     killed_before,
     not_connected,
 )
+from tests.support.waiting import PATIENCE_S, until
 
 COUNT = 500
 PAGE = 4096
@@ -59,10 +59,7 @@ class Told:
         return [type(err) for err in self.problems]
 
     def wait_for(self, kind: type[Exception]) -> None:
-        end = time.monotonic() + TIMEOUT_S
-        while kind not in self.kinds:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: kind in self.kinds, kind.__name__)
 
 
 @pytest.fixture
@@ -119,7 +116,7 @@ def test_a_damaged_file_is_set_aside_and_what_is_readable_is_sent(
     damage(path)
     client = open_client(on_problem=told)
     client.send_all(events(COUNT + 1, COUNT + 1))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     found = numbers(gateway)
     assert len(set(found)) == len(found)
     assert len(found) >= least + 1
@@ -142,7 +139,7 @@ def test_events_on_whole_pages_are_found_without_the_tree_that_leads_to_them(
     wait_until_ended(client)
     cut(path, path.stat().st_size // 2)
     client = open_client(on_problem=told)
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     found = numbers(gateway)
     assert len(found) == len(set(found)) > COUNT // 3
     told.wait_for(DamagedQueueError)
@@ -156,9 +153,9 @@ def test_a_file_that_is_damaged_in_use_is_mended_in_use(
     client = open_client(on_problem=told)
     for at in range(PAGE * 8, path.stat().st_size, PAGE * 8):
         overwrite(path, at, PAGE)
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     client.send_all(events(COUNT + 1, COUNT + 1))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert len(numbers(gateway)) == len(set(numbers(gateway)))
     assert COUNT + 1 in numbers(gateway)
 
@@ -184,7 +181,7 @@ def test_a_queue_that_was_deleted_or_emptied_says_so(
     loss(path)
     client = open_client(on_problem=told)
     client.send_all(events(4, 4))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     told.wait_for(DamagedQueueError)
 
 
@@ -199,7 +196,7 @@ def test_a_file_that_is_deleted_in_use_is_written_anew(
     assert path.exists()
     told.wait_for(DamagedQueueError)
     wait_until_ended(client)
-    assert open_client().flush(TIMEOUT_S)
+    assert open_client().flush(PATIENCE_S)
     assert numbers(gateway) == [1, 2, 3, 4, 5]
 
 
@@ -209,7 +206,7 @@ def test_without_a_file_events_are_in_memory(
     client = open_client(tmp_path / "none" / "queue.db", on_problem=told)
     assert not client.is_durable
     client.send_all(events(1, 3))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == [1, 2, 3]
     told.wait_for(NotDurableError)
 
@@ -236,7 +233,7 @@ def test_a_full_disk_refuses_events_and_delivers_those_it_has(
             client.send_all(events(queued + 1, queued + 1))
             queued += 1
     gateway.faults.clear()
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == list(range(1, queued + 1))
     client.send_all(events(queued + 1, queued + 1))
 
@@ -257,7 +254,7 @@ def test_what_waits_is_sent_before_anything_is_written(
         assert not client.flush(0.5)
         assert client.waiting == COUNT
         assert len(numbers(gateway)) == 100
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == list(range(1, COUNT + 1))
 
 
@@ -271,7 +268,7 @@ def test_on_a_disk_that_takes_no_write_any_more_all_that_waits_is_sent(
     file = client._queue.file
     file.db.execute("PRAGMA query_only = 1")  # as of a disk that turns read-only
     gateway.faults.clear()
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == list(range(1, COUNT + 1))
     assert not client.is_durable
     told.wait_for(NotDurableError)
@@ -281,10 +278,10 @@ def test_on_a_disk_that_takes_no_write_any_more_all_that_waits_is_sent(
         file.db.execute("PRAGMA query_only = 0")
         client.send_all(events(COUNT + 1, COUNT + 1))
         assert client._queue.file is file
-    client.close(TIMEOUT_S)
+    client.close(PATIENCE_S)
     again = open_client()
     assert again.waiting == (0 if is_mended else COUNT)
-    assert again.flush(TIMEOUT_S)
+    assert again.flush(PATIENCE_S)
     assert numbers(gateway) == list(range(1, COUNT + 1 + is_mended))
 
 
@@ -297,10 +294,10 @@ def test_an_opt_out_reaches_the_file_of_a_disk_that_took_no_write_for_a_while(
     file = client._queue.file
     file.db.execute("PRAGMA query_only = 1")
     gateway.faults.clear()
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     file.db.execute("PRAGMA query_only = 0")
     client.opt_out()
-    client.close(TIMEOUT_S)
+    client.close(PATIENCE_S)
     again = open_client()
     assert again.waiting == 0
     assert again.send({"type": "track", "event": "Seen"}) is None
@@ -326,7 +323,7 @@ def test_files_are_their_owners_and_shrink(
     for _ in range(6):
         client.send_all([event | {"text": "x" * 50_000} for event in events(1, 20)])
     large = path.stat().st_size
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     files = [path, path.with_name("queue.db-wal"), path.with_name("queue.db-ballast")]
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
     client.close()
@@ -344,7 +341,7 @@ def test_the_oldest_go_when_it_is_full_and_that_is_wanted(
     with pytest.raises(QueueFullError):
         client.send_all(events(1, 6))
     gateway.faults.clear()
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == [4, 5, 6, 7, 8]
     told.wait_for(QueueFullError)
 
@@ -366,7 +363,7 @@ def test_nothing_is_dropped_for_events_that_find_no_room(
             client.send_all(events(4, 5))
     assert client.waiting == 3
     gateway.faults.clear()
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == [1, 2, 3]
 
 
@@ -390,7 +387,7 @@ def leave_events_of_a_source(gateway: GatewayInProcess, open_client: ClientFacto
     gateway.faults += [sourced("aaaa"), sourced("aaaa"), killed_before]
     client = open_client()
     client.send_all(events(1, 1))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     client.send_all(events(2, 3))
     wait_until_ended(client)
 
@@ -402,14 +399,14 @@ def test_a_queue_waits_for_the_key_of_its_source(
     gateway.faults += [sourced("bbbb")] * 3
     client = open_client(write_key="other", on_problem=told)
     client.send_all(events(4, 4))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     told.wait_for(OtherSourceError)
     assert numbers(gateway) == [1, 4]
     client.close()
     gateway.faults.clear()
     gateway.faults += [sourced("aaaa")] * 3
     client = open_client()
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert client.close()
     assert numbers(gateway) == [1, 2, 3, 4]
 
@@ -422,7 +419,7 @@ def test_what_waits_for_another_key_is_not_dropped_for_newer_events(
     gateway.faults += [sourced("bbbb")] * 2
     client = open_client(write_key="other", queue_events_max=3, when_full="drop_oldest")
     client.send_all(events(4, 4))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     gateway.faults += [not_connected] * 1000
     client.send_all(events(5, 7))
     client.send_all(events(8, 8))
@@ -431,7 +428,7 @@ def test_what_waits_for_another_key_is_not_dropped_for_newer_events(
     gateway.faults.clear()
     gateway.faults += [sourced("aaaa")] * 3
     client = open_client()
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == [1, 2, 3, 4]
 
 
@@ -441,7 +438,7 @@ def test_another_key_of_the_same_source_goes_on(
     leave_events_of_a_source(gateway, open_client)
     gateway.faults += [answered(503), sourced("aaaa"), sourced("aaaa")]
     client = open_client(write_key="rotated", on_problem=told)
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert OtherSourceError not in told.kinds
     assert sorted(stored["properties"]["n"] for _, stored in gateway.by_source()) == [1, 2, 3]
 
@@ -458,10 +455,10 @@ def test_an_event_whose_first_answer_is_lost_does_not_go_to_another_source(
     gateway.faults += [sourced("bbbb"), sourced("bbbb")]
     client = open_client(write_key="other")
     client.send_all(events(2, 2))
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     client.close()
     gateway.faults += [sourced("aaaa"), sourced("aaaa")]
-    assert open_client().flush(TIMEOUT_S)
+    assert open_client().flush(PATIENCE_S)
     assert sorted(stored["properties"]["n"] for _, stored in gateway.by_source()) == [1, 2]
 
 
@@ -489,6 +486,6 @@ def test_a_file_of_the_first_version_is_continued(
     client = open_client()
     assert client.client_id == "an-old-client"
     assert [letter.code for letter in client.dead_letters()] == ["conflict"]
-    assert client.flush(TIMEOUT_S)
+    assert client.flush(PATIENCE_S)
     assert numbers(gateway) == [1, 2]
     assert gateway.requests[0].headers["Gateway-Session"] == "2dlpu8idjvw2es2uvixfliYNu0q"

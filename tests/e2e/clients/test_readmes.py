@@ -15,9 +15,9 @@ from tests.e2e.sdks.browser_sdks import QuietHandler, chromium_page
 from tests.support.documents import ROOT, blocks_of, for_gateway
 from tests.support.gateway import Gateway
 from tests.support.processes import HOST
+from tests.support.waiting import PATIENCE_S
 
 CLIENTS = ROOT / "clients"
-TIMEOUT_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_the_python_examples_deliver_their_event(
         cwd=tmp_path,
         capture_output=True,
         check=True,
-        timeout=TIMEOUT_S,
+        timeout=PATIENCE_S,
     )
     assert (done.stdout.decode(), done.stderr) == (printed, b"")
     assert gateway.stats()["totals"]["accepted"] == before + 1
@@ -57,7 +57,7 @@ def test_the_kotlin_example_delivers_its_event(gateway: Gateway, tmp_path: Path)
         cwd=tmp_path,
         capture_output=True,
         check=True,
-        timeout=TIMEOUT_S,
+        timeout=PATIENCE_S,
     )
     assert (done.stdout, done.stderr) == (b"true\n", b"")
     assert gateway.stats()["totals"]["accepted"] == before + 1

@@ -1,7 +1,6 @@
 """One browser and one gateway for all of it; what a page complains of fails its test."""
 
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,11 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH
+from tests.support.waiting import PATIENCE_S
 
 Open = Callable[..., Page]
 
-WAIT_MS = 20_000
-"""A loaded machine draws a page in a second or two."""
+WAIT_MS = PATIENCE_S * 1000
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +75,6 @@ def open_page(browser: Browser) -> Iterator[Open]:
     for context in contexts:
         context.close()
     assert complaints == []
-
-
-def eventually(condition: Callable[[], Any]) -> None:
-    """Wait for something outside the page."""
-    deadline = time.monotonic() + WAIT_MS / 1000
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture

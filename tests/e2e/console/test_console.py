@@ -15,11 +15,12 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.e2e.console import states
-from tests.e2e.console.conftest import WAIT_MS, Open, eventually
+from tests.e2e.console.conftest import WAIT_MS, Open
 from tests.support.documents import ROOT
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, new_event, post, stored
 from tests.support.prefix_proxy import below
+from tests.support.waiting import PATIENCE_S, until
 
 expect.set_options(timeout=WAIT_MS)
 
@@ -129,7 +130,7 @@ def test_refused_requests_are_seen_whatever_is_known_of_them(tmp_path: Path, ope
         expect(rows.filter(has_text="not known yet")).to_contain_text("invalid_write_key 1")
         expect(rows.filter(has_text="not known yet")).to_contain_text("analytics-kotlin 1")
         history = f"{gateway.admin_url}/admin/v1/history"
-        eventually(lambda: sum(httpx.get(history).json()["refused_requests"]) == refused)
+        until(lambda: sum(httpx.get(history).json()["refused_requests"]) == refused)
 
 
 def test_sources_tell_what_they_send(tmp_path: Path, open_page: Open) -> None:
@@ -211,9 +212,9 @@ def test_events_are_text_whatever_they_say(gateway: Gateway, open_page: Open) ->
             answer = post(client, "/v1/events", [event | {"event": f"{text}!"}])
             assert answer.json()["rejected"][0]["code"] == "conflict"
     titles = page.locator("#tail-rows button.id")
-    eventually(lambda: set(HOSTILE) <= set(titles.evaluate_all("all => all.map((one) => one.title)")))
+    until(lambda: set(HOSTILE) <= set(titles.evaluate_all("all => all.map((one) => one.title)")))
     codes = page.locator("#apart code")
-    eventually(lambda: set(HOSTILE) <= set(codes.all_text_contents()))
+    until(lambda: set(HOSTILE) <= set(codes.all_text_contents()))
     page.locator("#apart li", has_text=HOSTILE[0]).last.get_by_role("button", name="Look up").click()
     expect(page.locator("#found .answer")).to_have_text("It arrived.")
     page.locator("#found summary").click()
@@ -236,7 +237,7 @@ def test_the_tail_begins_once_the_mode_is_known(
     page = open_page(gateway.admin_url, before=prepare)
     with page.expect_response("**/admin/v1/history"):
         pass
-    eventually(lambda: held)
+    until(lambda: page.title() and held)  # a question has what the browser says taken in
     held[0].continue_()
     expect(page.locator("#tail-note")).to_contain_text("live")
     event = new_event()
@@ -263,6 +264,34 @@ def test_restoring_partitions_show_how_far_they_are(gateway: Gateway, open_page:
     both = {number: states.restoring(1000, 600) | restore for number in (1, 2)}
     states.answer(page, "admin/v1/stats", states.changed(stats, both))
     expect(state_of(page)).to_have_text("2 of 8 partitions restore: 40 % done, about 1.6 min left.")
+
+
+def test_a_topic_that_is_being_divided_and_what_partitions_inherit_are_shown(
+    gateway: Gateway, open_page: Open
+) -> None:
+    stats = gateway.stats()
+    line = [{"partition": 0, "end_offset": 1234}]
+    heir = {"slots": 256, "inherits": line, "inherited_lag": 750}
+    stats["reshard"] |= {"plan": 1}
+    reading = states.changed(stats, {4: states.restoring(1000, 750) | heir})
+
+    def before(page: Page) -> None:
+        states.answer(page, "admin/v1/stats", reading)
+
+    page = open_page(gateway.admin_url, before=before, view="#partitions")
+    expect(state_of(page)).to_have_text("1 of 8 partitions read what they inherit: 25 % done.")
+    page.get_by_role("button", name="Partition 4, 25 %").click()
+    facts = page.locator("#partition")
+    expect(facts).to_contain_text("256 of 4,096")
+    expect(facts).to_contain_text("partition 0 below 1,234")
+    expect(facts).to_contain_text("750 records")
+    waiting = stats["reshard"] | {"waiting_seconds": 3.2}
+    states.answer(page, "admin/v1/stats", stats | {"reshard": waiting})
+    expect(state_of(page)).to_have_text("The topic is being divided: requests have waited for 3 s.")
+    expect(state_of(page)).to_have_attribute("data-level", "warn")
+    waiting = stats["reshard"] | {"waiting_seconds": 12.0}
+    states.answer(page, "admin/v1/stats", stats | {"reshard": waiting})
+    expect(state_of(page)).to_have_attribute("data-level", "bad")
 
 
 def test_a_log_that_is_down_a_full_disk_and_a_short_window_are_told_first(
@@ -373,7 +402,7 @@ def test_values_of_events_are_hidden_until_the_full_token_asks(locked: Gateway, 
     assert noted not in locked.log_path.read_text()
     told.get_by_role("button", name="Show values").click()
     expect(told.locator("pre")).to_contain_text('"secret": "word"')
-    eventually(lambda: noted in locked.log_path.read_text())
+    until(lambda: noted in locked.log_path.read_text())
     page = with_token(READ_TOKEN)
     expect(page.locator("#events-note")).to_contain_text("Events need the full token")
 
@@ -591,7 +620,7 @@ def test_what_is_copied_is_a_command_that_asks_the_same(
     form.locator("[name=source]").fill("web")
     form.locator("[name=id]").fill(event["messageId"])
     command = _copied(page, "#lookup-curl")
-    done = subprocess.run(["sh", "-c", command], capture_output=True, check=True, timeout=20)
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=True, timeout=PATIENCE_S)
     assert json.loads(done.stdout)["message_id"] == event["messageId"]
     assert json.loads(done.stdout)["seen"] is True
 
@@ -706,7 +735,7 @@ def test_a_first_event_is_waited_for_and_then_shown(folder: Path, open_page: Ope
         expect(page.locator("#tail-values")).to_have_text("Hide contents")
         expect(page.locator("#tail-note")).to_contain_text("live")
         page.set_viewport_size(PHONE)  # type: ignore[arg-type]
-        eventually(lambda: page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"])
+        until(lambda: page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"])
         with httpx.Client(base_url=own.url, auth=AUTH) as client:
             post(client, "/v1/events", [new_event(messageId="the-first", properties={"a": "b"})])
         expect(page.locator("#first-event")).to_contain_text('"a": "b"')

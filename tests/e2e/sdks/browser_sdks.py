@@ -17,10 +17,12 @@ from tests.e2e.sdks.session import EVENTS_PER_FAULT, SDK
 from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.gateway import Gateway
 from tests.support.processes import HOST
+from tests.support.waiting import PATIENCE_S
 
 PAGES = Path(__file__).parent / "browser"
 ROOT = PAGES.parents[3]
 POLL_INTERVAL_S = 0.1
+PATIENCE_MS = PATIENCE_S * 1000
 CHROMIUM = ["--no-sandbox"]  # as root, it starts without a sandbox or not at all
 
 
@@ -79,8 +81,12 @@ def pages_served() -> Iterator[str]:
 async def chromium_page() -> AsyncIterator[Page]:
     """A page of a fresh browser, without cookies or storage."""
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM)
-        yield await browser.new_page()
+        browser = await playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=CHROMIUM, timeout=PATIENCE_MS
+        )
+        page = await browser.new_page()
+        page.set_default_timeout(PATIENCE_MS)
+        yield page
         await browser.close()
 
 
@@ -91,7 +97,7 @@ BROWSER_SDKS = [
     BrowserSDK(
         name="rudder-js-3.34.1",
         page="rudder.html",
-        late_s_max=60.0,  # it waits for 30 s, and no option changes that
+        late_s_max=PATIENCE_S,  # it waits for 30 s, and no option changes that
     ),
     BrowserSDK(
         name="segment-js-1.84.3-standard",

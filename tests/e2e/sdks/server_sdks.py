@@ -10,13 +10,14 @@ import orjson
 from tests.e2e.sdks.session import EVENTS_PER_FAULT, SDK
 from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.gateway import Gateway
+from tests.support.waiting import PATIENCE_S
 
 HERE = Path(__file__).parent
 BUILD = HERE.parents[2] / "build" / "sdks"
 
 # How long these SDKs are told to wait for an answer: far longer than the gateway needs, even on a
 # busy machine, since an SDK that gives up early is only tested less.
-CLIENT_TIMEOUT_S = 3
+CLIENT_TIMEOUT_S = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class ServerSDK(SDK):
     """
 
     command: Sequence[str | Path]
-    late_s_max: float = 10 * CLIENT_TIMEOUT_S
+    late_s_max: float = PATIENCE_S
 
     async def send(self, proxy: FaultProxy, gateway: Gateway) -> set[str]:
         arguments = (proxy.url, str(CLIENT_TIMEOUT_S), str(EVENTS_PER_FAULT), *Fault)

@@ -11,6 +11,7 @@ from typing import Any
 from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.gateway import Gateway
 from tests.support.http import stored
+from tests.support.waiting import PATIENCE_S
 
 EVENTS_PER_FAULT = 3
 
@@ -18,7 +19,7 @@ EVENTS_PER_FAULT = 3
 SESSIONS_AT_ONCE = 3
 
 # An SDK that has not finished by then is stuck. Some wait 30 s before they send again.
-SESSION_TIMEOUT_S = 120.0
+SESSION_TIMEOUT_S = 3 * PATIENCE_S
 
 PATIENT = {"GATEWAY_ANSWER_TIMEOUT": "30"}
 """A machine with more to do may take seconds for a verdict; what is told then is not what is tested."""

@@ -11,6 +11,7 @@ import pytest
 from tests.e2e.sdks.server_sdks import BUILD, HERE
 from tests.support.gateway import Gateway
 from tests.support.http import stored
+from tests.support.waiting import PATIENCE_S
 
 PATH = "/v1/cloudevents"
 SDKS = {
@@ -30,7 +31,9 @@ def test_events_of_an_sdk_are_stored_once(command: Sequence[Path], tmp_path: Pat
     with Gateway(tmp_path / "gateway") as gateway:
         url = f"{gateway.url}{PATH}?access_token=web"
         runs = [
-            orjson.loads(subprocess.run([*command, url], check=True, capture_output=True, timeout=60).stdout)
+            orjson.loads(
+                subprocess.run([*command, url], check=True, capture_output=True, timeout=PATIENCE_S).stdout
+            )
             for _ in range(2)
         ]
         records = stored(gateway)

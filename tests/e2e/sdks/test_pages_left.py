@@ -13,9 +13,9 @@ from tests.e2e.sdks.session import running
 from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.gateway import Gateway
 from tests.support.http import stored
+from tests.support.waiting import PATIENCE_S
 
 POLL_INTERVAL_S = 0.1
-LATE_S_MAX = 60.0
 HIDE = """
 Object.defineProperty(document, "visibilityState", { value: "hidden" });
 document.dispatchEvent(new Event("visibilitychange"));
@@ -32,7 +32,7 @@ async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
 async def test_an_event_in_flight_when_its_page_is_left_is_sent_again_by_the_next(
     name: str, gateway: Gateway
 ) -> None:
-    async with FaultProxy(gateway.port, late_s_max=LATE_S_MAX) as proxy, chromium_page() as page:
+    async with FaultProxy(gateway.port, late_s_max=PATIENCE_S) as proxy, chromium_page() as page:
         with pages_served() as pages_url:
             await _load(page, f"{pages_url}/{name}", proxy.url)
             await page.evaluate("name => send(name, 1)", Fault.ANSWER_LATE)
@@ -62,6 +62,6 @@ async def _load(page: Page, url: str, host: str, options: Any = None) -> None:
 
 async def _counted(gateway: Gateway, what: str, count: int) -> None:
     """Wait until the gateway has counted so many events."""
-    async with asyncio.timeout(LATE_S_MAX):
+    async with asyncio.timeout(PATIENCE_S):
         while (await asyncio.to_thread(gateway.stats))["totals"][what] < count:
             await asyncio.sleep(POLL_INTERVAL_S)

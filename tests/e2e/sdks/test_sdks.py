@@ -15,7 +15,7 @@ from tests.support.fault_proxy import Fault
 from tests.support.gateway import Gateway
 
 # The first test waits for the sessions of all.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 # Those that wait longest come first.
 SDKS: list[SDK] = [*BROWSER_SDKS, *SERVER_SDKS]

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from app.admin import ingest_loop as ingest
 from app.process.life import ThreadServer, bind, url_of
+from tests.support.waiting import PATIENCE_S
 from tests.unit.admin.admin_port import admin_of
 
 
@@ -32,13 +33,14 @@ async def admin() -> AsyncIterator[str]:
 
 def ask_while_this_loop_is_held(url: str) -> httpx.Response:
     answers: list[httpx.Response] = []
-    client = threading.Thread(target=lambda: answers.append(httpx.get(url, timeout=20)))
+    client = threading.Thread(target=lambda: answers.append(httpx.get(url)))
     client.start()
     client.join()  # the event loop of the caller stands still until the answer is there
     return answers[0]
 
 
-async def test_liveness_is_answered_while_the_ingest_is_held() -> None:
+async def test_liveness_is_answered_while_the_ingest_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.admin.probes.ALIVE_S", PATIENCE_S)
     async with admin() as url:
         answer = ask_while_this_loop_is_held(f"{url}/livez")
         assert (answer.status_code, answer.json()["alive"]) == (200, True)

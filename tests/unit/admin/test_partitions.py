@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.admin.partitions import views_of_servers
+from app.admin.partitions import views_of_servers, with_same_plan
 from tests.unit.admin.admin_port import admin_of, client_of
 
 
@@ -45,3 +45,12 @@ async def test_gateway_that_is_alone_tells_its_own() -> None:
         name: value for name, value in told["quarantine"][0].items() if name not in {"worker", "ready"}
     }
     assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
+
+
+def test_worker_of_another_plan_is_told_apart() -> None:
+    now, before = (stats(*[("active", True)] * count, owner="x") | {"quarantine": []} for count in (4, 2))
+
+    workers, silent = with_same_plan({"asked": now, "slow": before, "other": now}, {"gone": "no answer"})
+
+    assert [*workers] == ["asked", "other"]
+    assert silent == {"gone": "no answer", "slow": "it follows another plan"}

@@ -17,6 +17,7 @@ from app.auth.write_keys import INGEST, REPLAY, Source
 from app.http.errors import InvalidWriteKeyError, QuotaExceededError, ScopeMissingError
 from dedupe.file_signature import signature_of
 from dedupe.model.errors import ConfigurationError
+from tests.support.waiting import until_async
 
 POLICY = QuotaPolicy(Quota(), index_keys_max=1000, window_s=100, clock=time.monotonic)
 
@@ -148,12 +149,6 @@ def knows(keys: KeyFile, write_key: str) -> bool:
     return True
 
 
-async def until(is_true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not is_true():
-            await asyncio.sleep(INTERVAL_S)
-
-
 @asynccontextmanager
 async def watched(path: Path, policy: QuotaPolicy = POLICY) -> AsyncIterator[KeyFile]:
     keys = KeyFile(path, policy)
@@ -188,7 +183,7 @@ async def test_changed_file_is_used(change: Callable[[Path], None], tmp_path: Pa
     async with watched(path) as keys:
         assert knows(keys, "old")
         change(path)
-        await until(lambda: knows(keys, "new"))
+        await until_async(lambda: knows(keys, "new"))
         assert not knows(keys, "old")
         assert keys.status.is_stale is False
         assert keys.status.failures == 0
@@ -203,7 +198,7 @@ async def test_swapped_directory_link_is_followed(tmp_path: Path) -> None:
     async with watched(tmp_path / "keys.yaml") as keys:
         (tmp_path / "..data_tmp").symlink_to("..2")
         (tmp_path / "..data_tmp").rename(tmp_path / "..data")
-        await until(lambda: knows(keys, "new"))
+        await until_async(lambda: knows(keys, "new"))
 
 
 @pytest.mark.parametrize("damage", ["- {key: new, sou", "", "[]", None])
@@ -225,14 +220,14 @@ async def test_damaged_file_keeps_the_previous_keys_loudly_and_once(
             path.unlink()
         else:
             path.write_text(damage)
-        await until(lambda: keys.status.is_stale)
+        await until_async(lambda: keys.status.is_stale)
         enough = len(looks) + 5
-        await until(lambda: len(looks) >= enough)
+        await until_async(lambda: len(looks) >= enough)
         assert knows(keys, "old")
         assert keys.status.failures == 1
         assert capsys.readouterr().out.count("write keys not reloaded") == 1
         path.write_text(NEW)
-        await until(lambda: knows(keys, "new"))
+        await until_async(lambda: knows(keys, "new"))
         assert not keys.status.is_stale
 
 
@@ -247,11 +242,11 @@ async def test_reload_leaves_used_up_quotas_used_up(tmp_path: Path) -> None:
         assert allowance is not None
         allowance.take(events=1, size_bytes=0)
         path.write_text(entry.format("renamed", 1))
-        await until(lambda: keys.source_of("old").name == "renamed")
+        await until_async(lambda: keys.source_of("old").name == "renamed")
         with pytest.raises(QuotaExceededError):
             keys.source_of("old").allowance.take(events=1, size_bytes=0)  # type: ignore[union-attr]
         path.write_text(entry.format("renamed", 2))
-        await until(lambda: keys.source_of("old").allowance is not allowance)
+        await until_async(lambda: keys.source_of("old").allowance is not allowance)
 
 
 def test_limits_of_an_entry_stand_before_the_default(tmp_path: Path) -> None:
@@ -289,5 +284,5 @@ async def test_defaults_of_the_file_stand_between_an_entry_and_the_built_in_ones
         assert quota_of("plain") == Quota(requests=3, events=7)
         assert quota_of("own") == Quota(requests=3, events=5, burst_s=60)
         path.write_text(text.format(8))
-        await until(lambda: quota_of("plain") == Quota(requests=3, events=8))
+        await until_async(lambda: quota_of("plain") == Quota(requests=3, events=8))
         assert quota_of("own") == Quota(requests=3, events=5, burst_s=60)

@@ -23,6 +23,7 @@ from app.auth.key_memory import FILE, KeyMemory, Remembered
 from app.auth.quotas import Quota, QuotaPolicy
 from app.auth.write_keys import INGEST, REPLAY
 from app.http.errors import DisabledWriteKeyError, InvalidWriteKeyError, ScopeMissingError
+from tests.support.waiting import PATIENCE_S
 
 POLICY = QuotaPolicy(Quota(), index_keys_max=1000, window_s=100, clock=time.monotonic)
 GRACE_S = 3_600.0
@@ -249,7 +250,7 @@ async def test_full_disk_is_told_once_and_tried_again(
         await keys._store()
     assert [line["log_level"] for line in lines if "cannot be remembered" in line["event"]] == ["error"]
     assert answer(keys, "key-of-a") == "a"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         watching = asyncio.create_task(keys.watch(0.001))
         while not keys._is_stored:
             await asyncio.sleep(0.001)
@@ -290,7 +291,7 @@ async def test_file_that_changes_all_the_time_is_read(
     keys = folder.start(A + B)
     folder.file.write_text(A + B + C)
     watching = asyncio.create_task(keys.watch(0.0001))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while answer(keys, "key-of-c") != "c":
             await asyncio.sleep(0.001)
     watching.cancel()

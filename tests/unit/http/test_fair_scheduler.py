@@ -20,6 +20,7 @@ from app.http.fair_scheduler import (
 )
 from dedupe.model.clock import Deadline, SystemClock
 from dedupe.model.errors import LaneSaturatedError
+from tests.support.waiting import PATIENCE_S
 
 BODY_BYTES = 64 * 1024
 SHARE = IN_FLIGHT_BYTES_MAX // (BODY_BYTES + REQUEST_COST_BYTES)
@@ -123,7 +124,7 @@ async def test_turn_of_one_who_left_goes_to_the_next() -> None:
     working[2].cancel()
     await asyncio.gather(*working, return_exceptions=True)
     assert done == [0, 3]
-    await asyncio.wait_for(scheduler.yield_to_others("b", 1), 5)
+    await asyncio.wait_for(scheduler.yield_to_others("b", 1), PATIENCE_S)
 
 
 # ---- requests in flight

@@ -10,6 +10,7 @@ from app.inputs.memory import (
     PARSED_FACTOR,
     InputMemory,
 )
+from tests.support.waiting import PATIENCE_S
 
 MIB = 1024 * 1024
 
@@ -53,7 +54,7 @@ async def test_one_that_is_cancelled_holds_nothing() -> None:
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     room.release()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await memory.hold(8 * MIB)
     assert memory.held_bytes == 4 * MIB
 

@@ -80,7 +80,42 @@ def test_event_has_a_row_in_the_table_of_its_type_and_of_its_name(event: object,
 
 def test_cloudevent_is_none_of_these_types_whatever_it_calls_itself() -> None:
     gw = bytes([1, FLAG_CLOUDEVENT, *bytes(32)])
-    assert list(tables_of(entry_of({"type": "track", "event": "x"}, gw=gw))) == ["others"]
+    assert list(tables_of(entry_of({"type": "track", "event": "x"}, gw=gw))) == ["cloudevents"]
+
+
+def test_cloudevent_has_its_attributes_as_columns() -> None:
+    event = {"specversion": "1.0", "id": "5", "source": "/shop", "type": "order.made", "subject": "o-1"}
+    event |= {"time": "2026-01-01T11:00:00Z", "datacontenttype": "application/json"}
+    made = {**event, "data": {"total": 12}, "partitionkey": "k", "ratio": 0.5}
+    row = row_of(entry_of(made, gw=bytes([0, FLAG_CLOUDEVENT])), "cloudevents", {})
+
+    assert {**row, "value": json.loads(row["value"])} == {
+        "id": "id",
+        "source": "web",
+        "type": "order.made",
+        "event_id": "5",
+        "event_source": "/shop",
+        "subject": "o-1",
+        "data_content_type": "application/json",
+        "data_schema": None,
+        "data_base64": None,
+        "event_time": datetime(2026, 1, 1, 11, tzinfo=UTC),
+        "data": '{"total":12}',
+        "extensions": '{"partitionkey":"k","ratio":0.5}',
+        "received_at": NOON,
+        "value": made,
+        "log_partition": 1,
+        "log_offset": 0,
+        "dt": "2026-01-01",
+        "_rescued": None,
+    }
+    assert row.keys() - {"_rescued"} == set(columns_of_table("cloudevents", has_content=True))
+
+
+@pytest.mark.parametrize("value", [b"no json", b"{}", b'{"data":null,"time":5,"subject":[1]}'])
+def test_cloudevent_may_have_anything_in_its_attributes(value: bytes) -> None:
+    row = row_of(entry_of(value, gw=bytes([0, FLAG_CLOUDEVENT])), "cloudevents", {})
+    assert (row["value"], row["data"], row["event_time"]) == (value.decode(), None, None)
 
 
 def test_row_has_typed_columns_and_what_does_not_fit_is_rescued_under_its_path() -> None:
@@ -184,5 +219,5 @@ def test_what_sdks_send_fills_tables_of_every_type() -> None:
             continue  # compressed
         for event in document.get("batch", [document]):
             found.update(tables_of(entry_of(event)))
-    assert STANDARD_TABLES - found == {"users", "accounts", "drift", "loads", "others"}
+    assert STANDARD_TABLES - found == {"users", "accounts", "drift", "loads", "cloudevents", "others"}
     assert "ev" in found

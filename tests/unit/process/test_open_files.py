@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import PATIENCE_S
+
 REPOSITORY = Path(__file__).parents[3]
 
 LIMITED_PROCESS = """
@@ -37,7 +39,7 @@ def test_open_files_are_divided(soft: int, hard: int, possible: int, limit: int,
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     )
 

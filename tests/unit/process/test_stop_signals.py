@@ -12,6 +12,7 @@ from signal import SIGTERM, Signals
 import pytest
 
 from app.process.life import PARENT_ENDED
+from tests.support.waiting import PATIENCE_S
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -56,7 +57,7 @@ def test_second_signal_ends_at_once_unless_it_tells_of_the_parent(
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert process.returncode == code

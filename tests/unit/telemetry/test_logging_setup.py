@@ -7,6 +7,8 @@ from socket import AF_UNIX, SOCK_SEQPACKET, socketpair
 
 import pytest
 
+from tests.support.waiting import PATIENCE_S
+
 REPOSITORY = Path(__file__).parents[3]
 
 LOGGING_PROCESS = """
@@ -30,7 +32,7 @@ def test_each_line_is_written_at_once() -> None:
             cwd=REPOSITORY,
             stderr=stderr.fileno(),
             check=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         stderr.close()
         packets = list(iter(lambda: ours.recv(65_536).decode(), ""))

@@ -7,8 +7,8 @@ from threading import Thread
 import pytest
 
 from app.telemetry.stderr import TEXTS_MAX, LossyStream
+from tests.support.waiting import PATIENCE_S
 
-PATIENCE_S = 20.0
 LINE = "x" * 99 + "\n"
 
 

@@ -23,6 +23,8 @@ const SOURCES_MS = 5000;
 const HIDDEN_MS = 30_000;
 const DAY_S = 86_400;
 const RATE_S = 20;
+/** Requests that wait for longer because the topic is being divided are answered 503. */
+const STUCK_S = 10;
 
 /** What the words of the figures mean. */
 const WORDS = {
@@ -59,7 +61,11 @@ function problemsOf(stats, group, all) {
     found.push(["bad", `Nothing is taken: ${bytes(stats.disk.free_bytes)} of disk are free, and ` +
       `${bytes(stats.disk.free_min_bytes)} must be.`]);
   }
-  if (away.length && !stats.outage) found.push(awayOf(away, all));
+  const waiting = stats.reshard?.waiting_seconds ?? null;
+  if (waiting !== null) {
+    found.push([waiting > STUCK_S ? "bad" : "warn",
+      `The topic is being divided: requests have waited for ${span(Math.max(1, waiting))}.`]);
+  } else if (away.length && !stats.outage) found.push(awayOf(away, all));
   if (short.length) {
     const least = Math.min(...short.map((partition) => partition.window_seconds));
     found.push(["bad", `${named(short)} remember${short.length > 1 ? "" : "s"} ids for ${span(least)}: less than a day.`]);
@@ -79,7 +85,9 @@ function awayOf(away, all) {
   const failed = away.filter((partition) => partition.state === "failed");
   const level = failed.length ? "bad" : "warn";
   const words = [];
-  if (back.length) words.push(`${back.length} of ${all.length} partitions restore${leftOf(back)}`);
+  const heirs = back.filter((partition) => partition.inherited_lag);
+  const doing = heirs.length ? "read what they inherit" : "restore";
+  if (back.length) words.push(`${back.length} of ${all.length} partitions ${doing}${leftOf(back)}`);
   if (failed.length) words.push(`${named(failed)} failed: ${failed[0].last_error ?? "the reason is not known"}`);
   const others = away.length - back.length - failed.length;
   if (others) words.push(`${others} of ${all.length} partitions are served by no worker that answers`);
@@ -194,7 +202,7 @@ async function lookAtStats() {
     `gateway ${stats.version}`, worker ? `asked: ${worker}; the live tail shows its clients` : null, `log ${stats.log_id}`, `times in ${zone}`,
   ].filter(Boolean).join(" · ");
   tabs.mark(all.some((one) => ["short", "away"].includes(levelOf(one))) ? "bad" : "");
-  partitions.update(all, stats.window_seconds);
+  partitions.update(all, stats.window_seconds, stats.reshard);
   tellFigures(figuresOf(stats, group?.totals ?? stats.totals, all, requestsWithoutEvents(stats, group)));
   tellRefused(stats, group);
   tellInputs(stats);

@@ -11,6 +11,9 @@ const WORDS = {
   "Ids": "Message ids in the partition's index",
   "Index": "Size of the index on disk",
   "Applied offset": "Up to this offset of the topic the index knows everything",
+  "Slots": "How many parts of all message ids the partition has",
+  "Inherits": "Partitions from which it was divided off: it knows their ids below these offsets",
+  "To inherit": "Offsets of these partitions that it has to read before it serves",
   "To restore": "Records that the index has to read before the partition serves",
   "Waiting": "Events that wait for the next commit",
   "Mean commit": "Time from sending a batch to Kafka's acknowledgement",
@@ -56,8 +59,9 @@ export class Partitions {
     this.node.addEventListener("keydown", (event) => this.move(event));
   }
 
-  update(partitions, configuredWindow) {
+  update(partitions, configuredWindow, reshard) {
     this.partitions = partitions;
+    this.reshard = reshard;
     this.configuredWindow = configuredWindow;
     if (this.buttons.length !== partitions.length) this.build(partitions.length);
     this.node.classList.toggle("many", partitions.length > 24);
@@ -129,7 +133,7 @@ export class Partitions {
   tell() {
     this.details.hidden = this.selected === null;
     if (this.selected === null) return;
-    const of = this.partitions[this.selected];
+    const of = this.partitions[this.selected], { reshard } = this;
     const facts = [
       ["State", of.state],
       ["Owner", of.owner], ["Standby", of.standby],
@@ -137,6 +141,9 @@ export class Partitions {
       ["Ids", of.keys === null ? null : exact(of.keys)],
       ["Index", of.bytes === null || of.bytes === undefined ? null : bytes(of.bytes)],
       ["Applied offset", of.applied_offset === null ? null : exact(of.applied_offset)],
+      ["Slots", of.slots && reshard?.plan ? `${exact(of.slots)} of ${exact(reshard.slots)}` : null],
+      ["Inherits", (of.inherits ?? []).map((one) => `partition ${one.partition} below ${exact(one.end_offset)}`).join(", ")],
+      ["To inherit", of.inherited_lag ? `${count(of.inherited_lag)} records` : null],
       ["To restore", of.restore_lag ? `${count(of.restore_lag)} records` : null],
       ["Waiting", exact(of.queue_events ?? 0)],
       ["Accepted", exact(of.accepted)], ["Duplicates", exact(of.duplicates)], ["Conflicts", exact(of.conflicts)],

@@ -33,6 +33,7 @@ from dedupe.login.tokens import (
 from dedupe.model.errors import ConfigurationError
 from tests.support.certificates import write_certificate
 from tests.support.tokens import LIFETIME_S, Signer, TokenServer
+from tests.support.waiting import until_async
 
 CLIENT, SECRET = "gateway", "a-secret-of-tests"
 SIGNER = Signer()
@@ -86,8 +87,11 @@ async def test_slow_renewal_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch
     source.may_answer.clear()
     assert await source.tokens.token() == "token-1"
     source.may_answer.set()
-    await asyncio.sleep(0.01)
-    assert await source.tokens.token() == "token-2"
+
+    async def is_renewed() -> bool:
+        return await source.tokens.token() == "token-2"
+
+    await until_async(is_renewed)
     assert source.asked == 2
 
 

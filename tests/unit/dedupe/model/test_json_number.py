@@ -3,7 +3,6 @@ Claim: no digit of a number is lost, equal numbers are equal in any spelling, ot
 float is near is stored as null.
 """
 
-import time
 from decimal import Decimal
 from typing import Any
 
@@ -152,9 +151,8 @@ def test_other_long_and_small_ones_are_kept(text: str) -> None:
     "text", ["1e-999999999", "1e999999999", "-0e999999999999999999999", "1E-99999999999999999999"]
 )
 def test_exponent_costs_nothing(text: str) -> None:
-    began = time.perf_counter()
-    content(text), stored(text)
-    assert time.perf_counter() - began < 0.1
+    content(text)  # whoever wrote the number out would take hours and all memory
+    assert len(stored(text)) <= len(text)
 
 
 def test_zero_is_zero() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from dedupe.model.errors import IndexCorruptError
 from dedupe.partition.warming import Warming
+from tests.support.waiting import PATIENCE_S
 
 
 class Turns:
@@ -51,7 +52,7 @@ def begun(warming: Warming, index: Index) -> None:
 
 async def taken(index: Index, steps: int) -> None:
     """Wait until an index has taken so many steps, and see that it takes no more for some turns."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while len(index.turns) < steps:
             await asyncio.sleep(0)
     for _ in range(5):
@@ -64,7 +65,7 @@ async def test_two_indexes_take_steps_in_turns_of_their_own(turns: Turns) -> Non
     indexes = [Index(turns, 5), Index(turns, 5)]
     for index in indexes:
         begun(Warming(turn), index)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while any(index.steps_left for index in indexes):
             await asyncio.sleep(0)
     taken = [number for index in indexes for number in index.turns]

@@ -22,6 +22,7 @@ from dedupe.storage.kafka.wire import Request, metadata_request
 from tests.support.processes import HOST
 from tests.support.settings import kafka_config
 from tests.support.tcp_server import TCPServer
+from tests.support.waiting import PATIENCE_S
 
 METADATA, API_VERSIONS, END_TXN = 3, 18, 26
 VERSIONS = struct.pack(">hihhhhhh", 0, 2, METADATA, 0, 13, END_TXN, 0, 5)
@@ -139,7 +140,7 @@ async def test_what_nobody_asked_for_ends_the_connection(
     broker.due = [[framed(1, b"")]]
     await connection.send_encoded(REQUEST)
     broker.writers[0].write(framed(1, b""))
-    await asyncio.wait_for(broker.ended.wait(), 10)
+    await asyncio.wait_for(broker.ended.wait(), PATIENCE_S)
     assert not connection.is_usable
 
 
@@ -254,11 +255,11 @@ async def test_request_waits_until_the_broker_reads_again(
     broker: Broker, connection: BrokerConnection
 ) -> None:
     loop = asyncio.get_running_loop()
-    broker.due = [[framed(1, struct.pack(">ih", 100, 0))], [framed(2, struct.pack(">ih", 0, 0))]]
+    broker.due = [[framed(1, struct.pack(">ih", 1_000, 0))], [framed(2, struct.pack(">ih", 0, 0))]]
     request = EndTxnRequest_v0("id", 1, 0, True)
     await connection.send(request)
     began_at = loop.time()
 
-    await connection.send(request, timeout_s=0.05)
+    await connection.send(request, timeout_s=0.9)
 
-    assert loop.time() - began_at >= 0.09
+    assert loop.time() - began_at >= 0.99

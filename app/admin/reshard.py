@@ -1,0 +1,68 @@
+"""How the topic is divided, in statistics and metrics."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from app.admin.scraped import ScrapedCollector
+from app.process.plan_progress import PlanProgress
+from dedupe.decide.layout import Layout, distance
+from dedupe.partition.lane import Lane
+from dedupe.partition.state import LaneState
+
+
+def reshard_document(progress: PlanProgress, layout: Layout) -> dict[str, Any]:
+    """Return the plan that a worker follows, and for how long its requests have waited for the next one."""
+    waiting_s = progress.waiting_s
+    return {
+        "plan": progress.number,
+        "partitions_begun": layout.base,
+        "slots": layout.slots,
+        "waiting_seconds": None if waiting_s is None else round(waiting_s, 3),
+    }
+
+
+def inheritance_of(lane: Lane, layout: Layout | None) -> dict[str, Any]:
+    """
+    Return how many slots a partition has, and the logs behind which its own one stands.
+
+    Quarantine has no layout, and is not divided.
+    """
+    ancestors = () if lane.lineage is None else lane.lineage.ancestors
+    return {
+        "slots": layout and layout.slots_of(lane.partition),
+        "inherits": [{"partition": each.partition, "end_offset": each.end} for each in ancestors],
+        "inherited_lag": inherited_lag(lane),
+    }
+
+
+def inherited_lag(lane: Lane) -> int | None:
+    """Return the offsets of ancestors that a lane has yet to read; None if there are none, or not known."""
+    if lane.lineage is None:
+        return None
+    if lane.state is LaneState.ACTIVE:
+        return 0
+    opened = lane.open_index
+    if opened is None:
+        return None
+    return distance(lane.lineage, opened.index.state.applied_offset, lane.lineage.own_start)
+
+
+class ReshardCollector(ScrapedCollector):
+    """The plan that a gateway follows, and how long it waits for the next one."""
+
+    def __init__(self, progress: PlanProgress) -> None:
+        self._progress = progress
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "gateway_reshard_plan",
+            "Number of the plan by which the gateway spreads events; 0 if the topic was never divided",
+            self._progress.number,
+        )
+        yield GaugeMetricFamily(
+            "gateway_reshard_waiting_seconds",
+            "How long requests have waited for the topic to be divided; 0 while the gateway serves",
+            self._progress.waiting_s or 0.0,
+        )
