@@ -208,7 +208,8 @@ async def test_an_option_of_the_consumer_reaches_the_clients_that_read(
     kafka_bootstrap: str, topic: TopicFactory, job: JobRunner, tmp_path: Path
 ) -> None:
     """The client that reads refuses a number that is none, and a rack changes nothing here."""
-    name, maker = await topic("options"), RecordMaker(1)
+    name = await topic("options", configs={"retention.ms": "-1"})
+    maker = RecordMaker(1)
     await fill_topic(kafka_bootstrap, name, maker.lanes([maker.event("id-1")]))
     command = ["archive", "--source", f"kafka://{kafka_bootstrap}/{name}", "--once", "--format", "parquet"]
 
