@@ -52,11 +52,14 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 # For proxies, and for certificates of one's own: --build-arg MAVEN_OPTS=-Djavax.net.ssl.trustStore=...
 ARG MAVEN_OPTS=
+# The stores that the jobs reach, profiles of pipeline/pom.xml with commas between them: s3, gcs, abfs.
+ARG STORES=s3
 RUN python3 -m venv --clear --without-pip /venv \
     && /pip/bin/pip --python /venv/bin/python install --quiet \
        --constraint constraints.txt --build-constraint constraints.txt \
        --find-links /wheels "gateway-pipeline[spark]"
-RUN mvn --batch-mode --quiet -Dstyle.color=never --file pipeline/pom.xml dependency:copy-dependencies \
+RUN mvn --batch-mode --quiet -Dstyle.color=never --file pipeline/pom.xml \
+      --activate-profiles "$STORES" dependency:copy-dependencies \
     && jars="$(/venv/bin/python -c 'import pyspark; print(pyspark.__path__[0])')/jars" \
     && cp build/spark/jars/*.jar "$jars" \
     && mkdir -p /opt/gateway && ln -s "$jars" /opt/gateway/jars

@@ -14,6 +14,7 @@ from pipeline.sinks.batch_writer import SinkPlan, run_to_sink
 from pipeline.sinks.days import days_of
 from pipeline.sinks.lake import LakeFormat, lake_sink, output_of
 from pipeline.sinks.parquet import ParquetFolder
+from pipeline.sources.kafka_options import with_options
 from pipeline.sources.origin import origin_of
 from pipeline.transforms.clean_topic import archived
 
@@ -36,12 +37,14 @@ def archive(
     metrics_file: options.MetricsFileOption = None,
     remote: options.RemoteOption = None,
     conf: options.ConfOption = None,
+    kafka: options.KafkaOption = None,
 ) -> None:
     """
     Store every record of a topic once, as a Delta or Iceberg table or as Parquet, in folders by day and hour.
 
     May be killed and started again at any time: the archive's own ledger determines where it continues.
     """
+    source = with_options(source, kafka)
     lake = output_of(out, lake_format, checkpoint)
     days = days_of(since, until, is_parquet=lake_format is LakeFormat.PARQUET)
     log_progress = progress_logger("archive")

@@ -23,6 +23,7 @@ from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.sinks.lake import local_ledger, published_ledger
 from pipeline.sinks.ledger import Ledger
+from pipeline.sources.kafka_options import with_options
 from pipeline.sources.local import LocalRecords
 from pipeline.sources.records import LakeSource, Offsets, Selection, Source, parse_source
 
@@ -163,6 +164,7 @@ def audit(
     input_from: InputFromOption = None,
     remote: options.RemoteOption = None,
     conf: options.ConfOption = None,
+    kafka: options.KafkaOption = None,
 ) -> None:
     """
     Prove that a topic or an archive holds every event once, in order, without gaps.
@@ -172,6 +174,7 @@ def audit(
     """
     if report is not None:
         check_folder(report)
+    source, against = _with_options(source, against, kafka)
     if reshard is not None and begun_with is not None:
         raise UsageError("--reshard and --begun-with exclude each other")
     division = None if reshard is None else read_division(reshard)
@@ -206,6 +209,15 @@ def audit(
     if report is not None:
         write_report(result, report)
     raise typer.Exit(result.exit_code)
+
+
+def _with_options(
+    source: Source, against: Source | None, kafka: list[tuple[str, str]] | None
+) -> tuple[Source, Source | None]:
+    """Return both, of which the topic that lists the records has options of Kafka's consumer."""
+    if against is None:
+        return with_options(source, kafka), None
+    return source, with_options(against, kafka)
 
 
 def _ledger(source: Source, spark: SparkSession) -> Scope | None:

@@ -17,6 +17,7 @@ from pipeline.runtime.erasures import leave_out_erased
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.sinks.publisher import GatewayTarget, publish
+from pipeline.sources.kafka_options import with_options
 from pipeline.sources.records import Selection, read_records
 from pipeline.transforms.dirty_topic import CONFLICT, ORIGINAL, REJECTED, classify, not_originals
 
@@ -44,6 +45,7 @@ def clean(
     to_offsets: options.ToOffsetsOption = None,
     remote: options.RemoteOption = None,
     conf: options.ConfOption = None,
+    kafka: options.KafkaOption = None,
 ) -> None:
     """
     Clean a dirty topic: store the first copy of each event, and drop its duplicates.
@@ -54,6 +56,7 @@ def clean(
     """
     if not to.startswith((PARQUET, *GATEWAY)):
         raise UsageError(f"--to {to!r} is neither parquet:// nor http://")
+    source = with_options(source, kafka)
     log_progress = progress_logger("clean")
     log_progress("starting Spark")
     spark = start_session("clean", source, remote=remote, conf=conf)

@@ -23,6 +23,7 @@ from pipeline.sinks.iceberg import IcebergLake
 from pipeline.sinks.lake import LakeSink, lake_sink
 from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sinks.postgres import PostgresCounts
+from pipeline.sources.kafka_options import with_options
 from pipeline.sources.origin import origin_of
 from pipeline.sources.records import LakeSource, is_table_name, parse_source
 from pipeline.transforms.clean_topic import per_minute
@@ -56,6 +57,7 @@ def minute_counts(
     metrics_file: options.MetricsFileOption = None,
     remote: options.RemoteOption = None,
     conf: options.ConfOption = None,
+    kafka: options.KafkaOption = None,
 ) -> None:
     """
     Count events per minute of log time, source and type.
@@ -71,6 +73,7 @@ def minute_counts(
     if not to.startswith((*POSTGRES, *TABLES, PARQUET)):
         raise UsageError(f"--to {to!r} is none of postgresql://, delta://, iceberg:// and parquet://")
     lake = None if to.startswith(POSTGRES) else parse_source(to)
+    source = with_options(source, kafka)
     log_progress = progress_logger(JOB)
     log_progress(f"asking {source}")
     origin = origin_of(source)

@@ -12,6 +12,7 @@ from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.runtime.streams import StreamPlan, run_stream
 from pipeline.sinks.publisher import GatewayTarget, PostedCounts, publish
+from pipeline.sources.kafka_options import with_options
 from pipeline.sources.records import Selection, stream_records
 from pipeline.transforms.clean_topic import decoded
 
@@ -56,12 +57,14 @@ def replay(
     metrics_file: options.MetricsFileOption = None,
     remote: options.RemoteOption = None,
     conf: options.ConfOption = None,
+    kafka: options.KafkaOption = None,
 ) -> None:
     """
     Post stored events to a gateway: it stores those that it does not have; the others are duplicates.
 
     May be killed and started again at any time. Events of client sessions keep their sequences.
     """
+    source = with_options(source, kafka)
     log_progress = progress_logger("replay")
     log_progress("starting Spark")
     spark = start_session("replay", source, remote=remote, conf=conf)

@@ -24,6 +24,7 @@ from pipeline.sinks.lake import LakeFormat, LakeSink, lake_sink, output_of
 from pipeline.sinks.ledger import CheckpointBatch, Ledger
 from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sources.extent import ranges_of, selection_of
+from pipeline.sources.kafka_options import with_options
 from pipeline.sources.origin import Origin, origin_of
 from pipeline.sources.records import Selection, Source, read_records
 from pipeline.transforms.clean_topic import sessions
@@ -98,6 +99,7 @@ def sessionize(
     metrics_file: options.MetricsFileOption = None,
     remote: options.RemoteOption = None,
     conf: options.ConfOption = None,
+    kafka: options.KafkaOption = None,
 ) -> None:
     """
     Store one row a session: a user's or visitor's events of a source without a pause longer than --gap.
@@ -107,6 +109,7 @@ def sessionize(
     """
     if close and checkpoint is not None:
         raise UsageError("--close keeps no state, so it takes no --checkpoint")
+    source = with_options(source, kafka)
     lake = output_of(out, lake_format, checkpoint)
     days = days_of(since, until, is_parquet=lake_format is LakeFormat.PARQUET)
     log_progress = progress_logger(JOB)

@@ -17,6 +17,7 @@ from pipeline.sinks.days import days_of
 from pipeline.sinks.lake import LakeFormat, output_of
 from pipeline.sinks.table_store import TableStore
 from pipeline.sinks.tables import TableLimits, TablesSink
+from pipeline.sources.kafka_options import with_options
 from pipeline.sources.origin import origin_of
 from pipeline.sources.records import LakeSource
 from pipeline.transforms.table_layout import COLUMNS_MAX, TABLES_MAX
@@ -56,6 +57,7 @@ def tables(
     metrics_file: options.MetricsFileOption = None,
     remote: options.RemoteOption = None,
     conf: options.ConfOption = None,
+    kafka: options.KafkaOption = None,
 ) -> None:
     """
     Store each event once with typed columns: in tracks, pages, screens, identifies, groups or aliases, and a
@@ -63,6 +65,7 @@ def tables(
 
     May be killed and started again at any time: the ledgers of the tables determine where each continues.
     """
+    source = with_options(source, kafka)
     lake = output_of(out, lake_format, checkpoint, is_named="a catalog's schema")
     if variant and lake_format is LakeFormat.PARQUET:
         raise UsageError("--variant needs --format delta or iceberg")

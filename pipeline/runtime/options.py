@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from pipeline.errors import UsageError
+from pipeline.sources.kafka_options import client_option
 from pipeline.sources.records import Offsets, Source, parse_source
 
 T = TypeVar("T")
@@ -137,6 +138,15 @@ ConfOption = Annotated[
     list[tuple] | None,  # type: ignore[type-arg]
     typer.Option(
         "--conf", parser=parsed(key_value), metavar="NAME=VALUE", help="Spark setting; may be repeated"
+    ),
+]
+KafkaOption = Annotated[
+    list[tuple] | None,  # type: ignore[type-arg]
+    typer.Option(
+        "--kafka",
+        parser=parsed(client_option),
+        metavar="NAME=VALUE",
+        help="option of Kafka's consumer in Spark, as client.rack; may be repeated",
     ),
 ]
 CheckpointOption = Annotated[

@@ -66,6 +66,8 @@ class KafkaSource(Source):
     topic: str
     login: KafkaLogin | None = field(default=None, repr=False)
     """None: that of the environment."""
+    client_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Of Spark's source, which pipeline/sources/kafka_options.py has checked; they win."""
 
     @property
     def formats(self) -> frozenset[str]:
@@ -285,6 +287,7 @@ def kafka_options(source: KafkaSource, job: str) -> dict[str, str]:
         "kafka.bootstrap.servers": source.brokers,
         "subscribe": source.topic,
         "groupIdPrefix": f"gateway-spark-{job}",
+        **dict(source.client_options),
     }
 
 

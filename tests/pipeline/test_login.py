@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.runtime.session import with_properties
 from pipeline.sources.kafka import KafkaLogin, KafkaSettings, java_properties
+from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner
 from tests.pipeline.test_audit_input import NAME, event, plain, read_by_a_gateway
 from tests.support.certificates import write_certificate
@@ -201,3 +202,21 @@ def test_login_that_fails_is_one_sentence(
     assert done.stderr.splitlines()[-1].startswith("pipeline: ")
     assert sentence in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+async def test_an_option_of_the_consumer_reaches_the_clients_that_read(
+    kafka_bootstrap: str, topic: TopicFactory, job: JobRunner, tmp_path: Path
+) -> None:
+    """The client that reads refuses a number that is none, and a rack changes nothing here."""
+    name = await topic("options", configs={"retention.ms": "-1"})
+    maker = RecordMaker(1)
+    await fill_topic(kafka_bootstrap, name, maker.lanes([maker.event("id-1")]))
+    command = ["archive", "--source", f"kafka://{kafka_bootstrap}/{name}", "--once", "--format", "parquet"]
+
+    stored = job(
+        *command, "--out", tmp_path / "a", "--kafka", "client.rack=eu-1a", "--kafka", "minPartitions=2"
+    )
+    refused = job(*command, "--out", tmp_path / "b", "--kafka", "fetch.min.bytes=many")
+
+    assert (stored.exit_code, refused.exit_code) == (0, 2), (stored, refused)
+    assert "1 records archived" in stored.stdout

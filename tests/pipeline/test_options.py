@@ -9,7 +9,8 @@ import pytest
 
 from pipeline.errors import UsageError
 from pipeline.runtime.options import duration, key_value, moment, offsets
-from pipeline.sources.records import KafkaSource, LakeSource, LogSource, parse_source
+from pipeline.sources.kafka_options import client_option, with_options
+from pipeline.sources.records import KafkaSource, LakeSource, LogSource, kafka_options, parse_source
 
 HERE = Path.cwd()
 
@@ -24,6 +25,9 @@ HERE = Path.cwd()
         (offsets, "0:100,1:250", {0: 100, 1: 250}),
         (offsets, '{"0": 100}', {0: 100}),
         (key_value, "web=key=", ("web", "key=")),
+        (client_option, "client.rack=eu-1a", ("kafka.client.rack", "eu-1a")),
+        (client_option, "kafka.fetch.min.bytes=1", ("kafka.fetch.min.bytes", "1")),
+        (client_option, "minPartitions=8", ("minPartitions", "8")),
         (parse_source, "kafka://a:1,b:2/events", KafkaSource("a:1,b:2", "events")),
         (parse_source, "log:///data", LogSource("/data", "events")),
         (parse_source, "log://data?topic=other", LogSource(str(HERE / "data"), "other")),
@@ -45,6 +49,20 @@ def test_option_is_understood(parse: Callable[[str], Any], text: str, meaning: o
         (offsets, "100", "use 0:100,1:250"),
         (offsets, "{", "use 0:100,1:250"),
         (key_value, "web", "is not NAME=VALUE"),
+        (client_option, "client.rack", "is not NAME=VALUE"),
+        (client_option, "isolation.level=read_uncommitted", "committed records only"),
+        (client_option, "kafka.isolation.level=read_uncommitted", "committed records only"),
+        (client_option, "group.id=mine", "groupIdPrefix"),
+        (client_option, "enable.auto.commit=true", "the ledger of the output"),
+        (client_option, "auto.offset.reset=latest", "the ledger of the output"),
+        (client_option, "value.deserializer=x.Y", "the bytes as they are"),
+        (client_option, "interceptor.classes=x.Y", "the bytes as they are"),
+        (client_option, "check.crcs=false", "must not pass"),
+        (client_option, "bootstrap.servers=a:1", "--source names the brokers"),
+        (client_option, "sasl.jaas.config=x", "GATEWAY_KAFKA_SASL"),
+        (client_option, "ssl.truststore.location=/x", "GATEWAY_KAFKA_SSL_CA_FILE"),
+        (client_option, "failOnDataLoss=false", "is no option of Kafka's consumer"),
+        (client_option, "startingOffsets=latest", "is no option of Kafka's consumer"),
         (parse_source, "kafka://broker:9092", "use kafka://host:port/topic"),
         (parse_source, "csv:///data", "use kafka://host:port/topic"),
     ],
@@ -52,3 +70,20 @@ def test_option_is_understood(parse: Callable[[str], Any], text: str, meaning: o
 def test_option_that_makes_no_sense_is_refused(parse: Callable[[str], Any], text: str, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         parse(text)
+
+
+def test_options_of_the_consumer_win_over_what_a_job_prefers() -> None:
+    given = [client_option("max.poll.records=7"), client_option("groupIdPrefix=team-a")]
+
+    topic = with_options(KafkaSource("a:1", "events"), given)
+
+    assert isinstance(topic, KafkaSource)
+    of_spark = kafka_options(topic, "archive")
+    assert of_spark["kafka.max.poll.records"] == "7"
+    assert of_spark["groupIdPrefix"] == "team-a"
+    assert of_spark["kafka.isolation.level"] == "read_committed"
+
+
+def test_options_of_the_consumer_are_refused_where_there_is_none() -> None:
+    with pytest.raises(UsageError, match="--kafka is for kafka://, and this is delta:///lake"):
+        with_options(LakeSource("delta", "/lake"), [client_option("client.rack=a")])

@@ -22,6 +22,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
+{{- define "pipeline.serviceAccountName" -}}
+{{- default (.Values.serviceAccount.create | ternary (include "pipeline.fullname" .) "") .Values.serviceAccount.name }}
+{{- end }}
+
 {{- define "pipeline.source" -}}
 {{- printf "kafka://%s/%s" .Values.kafka.bootstrapServers .Values.topic }}
 {{- end }}
@@ -51,6 +55,19 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- if and .Values.archive.operator .Values.kafka.tls.caSecret }}
 {{- fail "kafka.tls.caSecret reaches scheduled jobs alone: with archive.operator put the authorities into the image" }}
+{{- end }}
+{{- if eq .Values.archive.operator "apache" }}
+{{- if .Values.envFrom }}
+{{- fail "envFrom does not reach pods that Spark makes: with archive.operator: apache name each variable in extraEnv" }}
+{{- end }}
+{{- range .Values.extraEnv }}
+{{- if and .valueFrom (not .valueFrom.secretKeyRef) }}
+{{- fail (printf "extraEnv: %s: with archive.operator: apache a variable has a value or a valueFrom.secretKeyRef" .name) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and .Values.serviceAccount.annotations (not .Values.serviceAccount.create) }}
+{{- fail "serviceAccount.annotations are those of an account that serviceAccount.create makes" }}
 {{- end }}
 {{- if not (or .Values.archive.enabled .Values.audit.enabled) }}
 {{- fail "archive.enabled and audit.enabled are both false: there is nothing to install" }}
@@ -87,6 +104,30 @@ GATEWAY_KAFKA_{{ $name }}: {{ $value | quote }}
 {{- if .Values.kafka.tls.caSecret }}
 - name: GATEWAY_KAFKA_SSL_CA_FILE
   value: /etc/gateway/kafka-ca/ca.crt
+{{- end }}
+{{- end }}
+
+{{- /* All variables of a container: Kubernetes takes the last of two with one name, the chart's. */ -}}
+{{- define "pipeline.env" -}}
+{{- with .Values.extraEnv }}
+{{- toYaml . }}
+{{ end }}
+{{- include "pipeline.kafkaEnv" . }}
+{{- end }}
+
+{{- /* `extraEnv` as Spark's own settings, for an operator that has no field of it. */ -}}
+{{- define "pipeline.sparkEnv" -}}
+{{- range .Values.extraEnv }}
+{{- $name := .name }}
+{{- if .valueFrom }}
+{{- with .valueFrom.secretKeyRef }}
+spark.kubernetes.driver.secretKeyRef.{{ $name }}: {{ printf "%s:%s" .name .key }}
+spark.kubernetes.executor.secretKeyRef.{{ $name }}: {{ printf "%s:%s" .name .key }}
+{{- end }}
+{{- else }}
+spark.kubernetes.driverEnv.{{ $name }}: {{ .value | quote }}
+spark.executorEnv.{{ $name }}: {{ .value | quote }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -150,9 +191,15 @@ spec:
           labels:
             {{- include "pipeline.labels" .root | nindent 12 }}
             app.kubernetes.io/component: {{ .job }}
+            {{- with .root.Values.podLabels }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
         spec:
           restartPolicy: Never
-          automountServiceAccountToken: false
+          {{- with include "pipeline.serviceAccountName" .root }}
+          serviceAccountName: {{ . }}
+          {{- end }}
+          automountServiceAccountToken: {{ .root.Values.serviceAccount.automount }}
           enableServiceLinks: false
           {{- with include "pipeline.pullSecrets" .root | fromYamlArray }}
           imagePullSecrets:
@@ -168,8 +215,12 @@ spec:
               imagePullPolicy: {{ .root.Values.image.pullPolicy }}
               args:
                 {{- .args | nindent 16 }}
+              {{- with .root.Values.envFrom }}
+              envFrom:
+                {{- toYaml . | nindent 16 }}
+              {{- end }}
               env:
-                {{- include "pipeline.kafkaEnv" .root | nindent 16 }}
+                {{- include "pipeline.env" .root | nindent 16 }}
                 {{- .env | nindent 16 }}
               securityContext:
                 {{- toYaml .root.Values.securityContext | nindent 16 }}

@@ -27,6 +27,21 @@ MIRROR = {
     "image__registry": "registry.example.com",
 }
 LAKE = {"archive__out": "s3a://lake/events"}
+SECRET_KEY = {
+    "name": "AWS_SECRET_ACCESS_KEY",
+    "valueFrom": {"secretKeyRef": {"name": "lake", "key": "secret"}},
+}
+STORE = LAKE | {
+    "extraEnv": [{"name": "AWS_REGION", "value": "eu-central-1"}, SECRET_KEY],
+    "serviceAccount__create": True,
+    "serviceAccount__annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/lake"},
+}
+SECRETS = {"envFrom": [{"secretRef": {"name": "lake"}}]}
+TOKENS = {
+    "kafka__sasl__mechanism": "OAUTHBEARER",
+    "kafka__sasl__oauth__tokenUrl": "https://login.example.com/token",
+    "kafka__sasl__oauth__scope": "kafka",
+}
 MATRIX: dict[str, dict[str, Any]] = {
     "plain": SOURCE,
     "login": LOGIN | AUTHORITY,
@@ -36,6 +51,9 @@ MATRIX: dict[str, dict[str, Any]] = {
     "kubeflow": LOGIN | LAKE | {"archive__operator": "kubeflow"},
     "apache from a mirror": LOGIN | LAKE | MIRROR | {"archive__operator": "apache"},
     "kubeflow from a mirror": LOGIN | LAKE | MIRROR | {"archive__operator": "kubeflow"},
+    "store": LOGIN | TOKENS | STORE | SECRETS,
+    "store, apache": LOGIN | STORE | {"archive__operator": "apache"},
+    "store, kubeflow": LOGIN | STORE | SECRETS | {"archive__operator": "kubeflow"},
     "placed": SOURCE | {"nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}]},
 }
 
@@ -116,6 +134,14 @@ def test_audit_knows_the_gateways_secrets() -> None:
         (SOURCE | {"archive__operator": "apache"}, "they cannot share /data"),
         (SOURCE | {"archive__enabled": False, "audit__enabled": False}, "there is nothing to install"),
         (LOGIN | AUTHORITY | LAKE | {"archive__operator": "apache"}, "reaches scheduled jobs alone"),
+        (SOURCE | STORE | SECRETS | {"archive__operator": "apache"}, "name each variable in extraEnv"),
+        (
+            SOURCE
+            | LAKE
+            | {"archive__operator": "apache", "extraEnv": [{"name": "A", "valueFrom": {"fieldRef": {}}}]},
+            "extraEnv: A: with archive.operator: apache",
+        ),
+        (SOURCE | {"serviceAccount__annotations": {"a": "b"}}, "that serviceAccount.create makes"),
         (SOURCE | {"archive__format": "csv"}, "at '/archive/format'"),
         (SOURCE | {"achive": {}}, "additional properties 'achive' not allowed"),
     ],
@@ -139,6 +165,37 @@ def test_a_mirror_has_the_image_and_its_secrets_are_named() -> None:
     kubeflow = only(render_pipeline(**MATRIX["kubeflow from a mirror"]), "SparkApplication")["spec"]
     assert kubeflow["image"].startswith(image)
     assert kubeflow["imagePullSecrets"] == ["mirror", "own"]
+
+
+def test_a_store_is_reached_by_variables_secrets_and_a_role() -> None:
+    made = render_pipeline(**MATRIX["store"])
+    account = only(made, "ServiceAccount")
+    assert account["metadata"]["annotations"] == STORE["serviceAccount__annotations"]
+    for job in ("archive", "audit"):
+        template = only(made, "CronJob", f"events-pipeline-{job}")["spec"]["jobTemplate"]["spec"]["template"]
+        (container,) = template["spec"]["containers"]
+        names = [variable["name"] for variable in container["env"]]
+        assert template["spec"]["serviceAccountName"] == account["metadata"]["name"] == "events-pipeline"
+        assert container["env"][:2] == STORE["extraEnv"]
+        assert container["envFrom"] == SECRETS["envFrom"]
+        assert {"GATEWAY_KAFKA_OAUTH_TOKEN_URL", "GATEWAY_KAFKA_OAUTH_SCOPE"} <= {*names}
+
+
+def test_an_operators_pods_reach_the_store_too() -> None:
+    apache = only(render_pipeline(**MATRIX["store, apache"]), "SparkApplication")["spec"]["sparkConf"]
+    for role, plain in (("driver", "kubernetes.driverEnv"), ("executor", "executorEnv")):
+        assert apache[f"spark.{plain}.AWS_REGION"] == "eu-central-1"
+        assert apache[f"spark.kubernetes.{role}.secretKeyRef.AWS_SECRET_ACCESS_KEY"] == "lake:secret"
+    executors = "spark.kubernetes.authenticate.executor.serviceAccountName"
+    assert apache[executors] == "events-pipeline"
+    kubeflow = only(render_pipeline(**MATRIX["store, kubeflow"]), "SparkApplication")["spec"]
+    for role in ("driver", "executor"):
+        assert kubeflow[role]["env"][:2] == STORE["extraEnv"]
+        assert kubeflow[role]["envFrom"] == SECRETS["envFrom"]
+    assert (kubeflow["driver"]["serviceAccount"], kubeflow["executor"]["serviceAccount"]) == (
+        "spark",
+        "events-pipeline",
+    )
 
 
 def test_lint_finds_nothing() -> None:

@@ -46,6 +46,8 @@ def test_image_says_how_to_run_it_and_lists_what_it_holds(image: str, made: tupl
     assert found["Entrypoint"][0] == "/usr/bin/tini"
     jars = {path.name.rsplit("-", 1)[0] for path in (root / "venv").rglob("pyspark/jars/*.jar")}
     assert {"spark-sql-kafka-0-10_2.13", "delta-spark_2.13", "iceberg-spark-runtime-4.0_2.13"} <= jars
+    assert {"hadoop-aws", "s3", "sts"} <= jars
+    assert "gcs-connector-hadoop3-2.2.26" not in jars
     bom = json.loads((root / "usr/share/sbom/gateway-pipeline.cdx.json").read_text())
     parts = {part["name"] for part in bom["components"]}
     assert {"gateway-pipeline", "pyspark"} <= parts
