@@ -23,7 +23,7 @@ native: $(VENV)/.stamp-native ## build the native module, which halves the CPU o
 	@echo "The native module is installed: the gateway uses it from its next start on."
 
 test: $(TEST_NEEDS) ## run all tests, three at a time; or some, e.g. make test ARGS="tests/unit -x"
-	@[ -n "$(ARGS)" ] || echo "All tests, about a quarter of an hour on two cores: Spark in two processes, and in a third" \
+	@[ -n "$(ARGS)" ] || echo "All tests, about half an hour on two cores: Spark in two processes, and in a third" \
 	  "gateways, logs and brokers, faults, SDKs, simulation, contracts and units." \
 	  "Those that need Python alone, in about a minute: make unit"
 	@exec $(BIN)/pytest $(or $(ARGS),-n 3 --reruns 1)

@@ -86,6 +86,11 @@ def row(page: Page, text: str) -> Any:
     return page.locator("#tail-rows tr", has_text=text)
 
 
+def fits(page: Page, width: float) -> None:
+    """Wait until nothing is wider: a chart is drawn anew after the window has its new size."""
+    until(lambda: page.evaluate("document.documentElement.scrollWidth") <= width)
+
+
 def test_what_is_decided_is_seen(client: httpx.Client, gateway: Gateway, open_page: Open) -> None:
     page = open_page(gateway.admin_url)
     expect(state_of(page)).to_have_text("All 8 partitions serve.")
@@ -158,7 +163,7 @@ def test_sources_tell_what_they_send(tmp_path: Path, open_page: Open) -> None:
         expect(page.get_by_role("button", name="Today")).to_be_visible()
         expect(shop.locator("td").nth(3)).to_have_text("2")
         page.set_viewport_size(PHONE)  # type: ignore[arg-type]
-        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        fits(page, PHONE["width"])
 
 
 def test_inputs_are_shown_by_partition_and_why_one_is_stopped(gateway: Gateway, open_page: Open) -> None:
@@ -173,7 +178,7 @@ def test_inputs_are_shown_by_partition_and_why_one_is_stopped(gateway: Gateway, 
     expect(rows.nth(2)).to_contain_text("stopped")
     expect(state_of(page)).to_contain_text(f"Input old is stopped: {reason}.")
     page.set_viewport_size(PHONE)  # type: ignore[arg-type]
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    fits(page, PHONE["width"])
 
 
 def test_without_an_input_there_is_no_card(gateway: Gateway, open_page: Open) -> None:
@@ -383,7 +388,7 @@ def test_events_open_to_all_that_is_known_of_them(gateway: Gateway, open_page: O
         page.locator("#events-filter [name=event]").fill("Bought")
         expect(event_row(page, "conflict")).to_have_count(1)
         opened(event_row(page, "conflict"))
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        fits(page, width)
         page.locator("#events-filter [name=event]").fill("Left")
         expect(page.locator("#events-rows tr")).to_have_count(0)
 
@@ -486,12 +491,12 @@ def test_64_partitions_fit_a_phone(gateway: Gateway, open_page: Open) -> None:
 
     page = open_page(gateway.admin_url, before=before, view="#partitions", viewport=PHONE, has_touch=True)
     expect(page.locator(".partition")).to_have_count(64)
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    fits(page, PHONE["width"])
     page.get_by_role("button", name="Partition 9,").tap()
     expect(page.locator("#partition")).to_contain_text("1 h")
     assert page.locator(".partition .window").evaluate_all(CUT) == []
     assert page.locator("#partitions").bounding_box()["height"] < PHONE["height"]  # type: ignore[index]
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    fits(page, PHONE["width"])
 
 
 def test_a_keyboard_is_enough(client: httpx.Client, gateway: Gateway, open_page: Open) -> None:
@@ -735,7 +740,7 @@ def test_a_first_event_is_waited_for_and_then_shown(folder: Path, open_page: Ope
         expect(page.locator("#tail-values")).to_have_text("Hide contents")
         expect(page.locator("#tail-note")).to_contain_text("live")
         page.set_viewport_size(PHONE)  # type: ignore[arg-type]
-        until(lambda: page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"])
+        fits(page, PHONE["width"])
         with httpx.Client(base_url=own.url, auth=AUTH) as client:
             post(client, "/v1/events", [new_event(messageId="the-first", properties={"a": "b"})])
         expect(page.locator("#first-event")).to_contain_text('"a": "b"')
