@@ -8,6 +8,7 @@ and the partitions beside the clean ones.
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from dedupe.decide.layout import Layout
 from dedupe.decide.recovery import RecordCheck
@@ -25,6 +26,21 @@ from tests.sim.world import CLEAN
 from tests.support.sim.memory_index import MemoryStore
 
 TRIES = 200
+
+
+async def begun(**options: Any) -> "ReshardWorld":
+    """Return a world without a plan, whose gateway has started; `options` are those of World."""
+    world = ReshardWorld(**options)
+    world.prepare()
+    await world.start()
+    return world
+
+
+async def deliver(world: "ReshardWorld", numbers: range) -> None:
+    """Send an event of each number, one after the other."""
+    for number in numbers:
+        world.clock.ms += 10
+        await world.deliver([world.event(str(number))])
 
 
 class ReshardWorld(SessionWorld):

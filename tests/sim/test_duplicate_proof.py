@@ -6,7 +6,6 @@ thrown away before its lane serves again; what the log does not answer moves not
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from random import Random
 
 import pytest
 
@@ -20,7 +19,7 @@ from dedupe.partition.metrics import Proofs
 from dedupe.storage.notes import SKIPS, Skips
 from tests.sim.session_world import SessionWorld
 from tests.sim.world import CLEAN, QUARANTINE, QUICK, World
-from tests.support.sim.snapshots import SimSnapshots
+from tests.support.sim.snapshots import Reliable, SimSnapshots
 
 TIMES = replace(QUICK, maintenance_s=1e6)  # what is found here is found by a proof
 STORED = 12
@@ -228,13 +227,6 @@ async def test_record_that_retention_has_deleted_disproves_nothing() -> None:
     assert await proved(lane) == Proofs(unknown=1)
     assert lane.is_serving
     await world.crash()
-
-
-class Reliable(Random):
-    """Dice of a bucket that always answers."""
-
-    def random(self) -> float:
-        return 1.0
 
 
 @pytest.mark.parametrize("end", ["crash", "drain"])

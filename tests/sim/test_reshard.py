@@ -17,25 +17,12 @@ from dedupe.model.errors import IdentityMismatchError, RetriableError
 from dedupe.model.record import build_record
 from dedupe.model.types import Event, LogRecord
 from dedupe.storage.dividing import decide
-from tests.sim.reshard_world import ReshardWorld
+from tests.sim.reshard_world import ReshardWorld, begun, deliver
 from tests.sim.world import CLEAN, Place
 from tests.support.sim.faults import SimFaults
 
 REQUESTS = 150  # of a history of sessions
 STEPS = ("planned", "decide", "decided", "parent")
-
-
-async def begun(faults: SimFaults | None = None, policy: WindowPolicy | None = None) -> ReshardWorld:
-    world = ReshardWorld(faults=faults, policy=policy)
-    world.prepare()
-    await world.start()
-    return world
-
-
-async def deliver(world: ReshardWorld, numbers: range) -> None:
-    for number in numbers:
-        world.clock.ms += 10
-        await world.deliver([world.event(str(number))])
 
 
 def judge(world: ReshardWorld) -> None:
@@ -312,7 +299,7 @@ async def test_histories(seed: int) -> None:
         unavailable=0.01,
         hang=0.01,
     )
-    world = await begun(faults)
+    world = await begun(faults=faults)
     partitions, sent = CLEAN.partitions, 0
     for _ in range(rng.randrange(3, 6)):
         more = rng.randrange(20, 80)

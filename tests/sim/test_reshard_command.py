@@ -16,7 +16,7 @@ from dedupe.model.record import build_record
 from dedupe.storage.dividing import decide
 from dedupe.storage.routing_records import Seal
 from dedupe.storage.settling import Settling
-from tests.sim.reshard_world import ReshardWorld
+from tests.sim.reshard_world import ReshardWorld, begun
 from tests.sim.world import CLEAN
 
 
@@ -44,10 +44,8 @@ class RoutingTopic:
         self.closed.add(number)
 
 
-async def begun() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
-    world = ReshardWorld()
-    world.prepare()
-    await world.start()
+async def world_with_command() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
+    world = await begun()
     topic = RoutingTopic(world)
     log = world.log.another()
     store = SimpleNamespace(
@@ -77,7 +75,7 @@ async def cut(world: ReshardWorld, partition: int, *, keeps: bool = False) -> No
 
 
 async def test_plan_with_a_cut_goes_on_although_somebody_wished_to_close_it() -> None:
-    world, topic, command = await begun()
+    world, topic, command = await world_with_command()
     plan = world.plan(2 * CLEAN.partitions)
     await topic.close_plan(plan.number)
     with pytest.raises(ConfigurationError, match="being closed"):
@@ -93,7 +91,7 @@ async def test_plan_with_a_cut_goes_on_although_somebody_wished_to_close_it() ->
 
 
 async def test_status_says_what_happens_next() -> None:
-    world, topic, command = await begun()
+    world, topic, command = await world_with_command()
 
     async def next_step() -> str:
         return (await command.status())[1]
@@ -113,7 +111,7 @@ async def test_status_says_what_happens_next() -> None:
 
 
 async def test_plan_of_somebody_else_is_not_taken_for_ones_own() -> None:
-    world, topic, command = await begun()
+    world, topic, command = await world_with_command()
     topic.before_plan = lambda: world.plan(2 * CLEAN.partitions)
 
     with pytest.raises(ConfigurationError, match="somebody else has planned"):
@@ -123,7 +121,7 @@ async def test_plan_of_somebody_else_is_not_taken_for_ones_own() -> None:
 
 
 async def test_status_says_what_partitions_inherit_while_a_later_plan_is_open() -> None:
-    world, _, command = await begun()
+    world, _, command = await world_with_command()
     await world.divide(2 * CLEAN.partitions)
     inherits = [row["inherits"] for row in (await command.status())[0]]
     world.plan(4 * CLEAN.partitions)
@@ -135,7 +133,7 @@ async def test_status_says_what_partitions_inherit_while_a_later_plan_is_open() 
 
 
 async def test_topic_of_which_a_partition_kept_its_slots_is_divided_again() -> None:
-    world, _, command = await begun()
+    world, _, command = await world_with_command()
     world.plan(2 * CLEAN.partitions)
     for partition in range(CLEAN.partitions):
         await cut(world, partition, keeps=partition == 0)
@@ -150,7 +148,7 @@ async def test_topic_of_which_a_partition_kept_its_slots_is_divided_again() -> N
 
 
 async def test_partition_below_others_that_somebody_wrote_to_gets_no_slots() -> None:
-    world, _, command = await begun()
+    world, _, command = await world_with_command()
     world.plan(2 * CLEAN.partitions)
     for partition in range(CLEAN.partitions):
         await cut(world, partition, keeps=partition == 0)
@@ -163,7 +161,7 @@ async def test_partition_below_others_that_somebody_wrote_to_gets_no_slots() -> 
 
 
 async def test_dry_run_says_what_new_partitions_read_and_changes_nothing() -> None:
-    world, topic, command = await begun()
+    world, topic, command = await world_with_command()
     for number in range(40):
         world.clock.ms += 10
         await world.deliver([world.event(str(number))])

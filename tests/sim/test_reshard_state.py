@@ -11,38 +11,15 @@ import pytest
 from dedupe.decide.admission import Admission
 from dedupe.decide.sessions import SessionPolicy
 from dedupe.model.types import Event
-from tests.sim.reshard_world import ReshardWorld
+from tests.sim.reshard_world import ReshardWorld, begun, deliver
 from tests.sim.session_world import DAY_MS
 from tests.sim.world import CLEAN
 from tests.support.sim.memory_index import MemoryStore
-from tests.support.sim.snapshots import SimBucket, SimSnapshots
+from tests.support.sim.snapshots import Reliable, SimBucket, SimSnapshots
 
 EVENTS = 120
 REQUESTS, CLIENTS = 200, 40
 TIGHT = SessionPolicy(lease_ms=30 * DAY_MS, sessions_max=6)
-
-
-class Reliable(Random):
-    """Dice of a bucket that always answers."""
-
-    def random(self) -> float:
-        return 1.0
-
-    def getrandbits(self, k: int, /) -> int:
-        return super().getrandbits(k)  # or whole numbers would be drawn by `random`, without end
-
-
-async def begun(*, sessions: SessionPolicy | None = None) -> ReshardWorld:
-    world = ReshardWorld(sessions=sessions) if sessions else ReshardWorld()
-    world.prepare()
-    await world.start()
-    return world
-
-
-async def deliver(world: ReshardWorld, numbers: range) -> None:
-    for number in numbers:
-        world.clock.ms += 10
-        await world.deliver([world.event(str(number))])
 
 
 async def restart_from(world: ReshardWorld, bucket: SimBucket) -> int:

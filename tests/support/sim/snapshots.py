@@ -16,6 +16,16 @@ FAILS = 0.15
 PROVED_OFFSETS = 4
 
 
+class Reliable(Random):
+    """Dice of a bucket that always answers."""
+
+    def random(self) -> float:
+        return 1.0
+
+    def getrandbits(self, k: int, /) -> int:
+        return super().getrandbits(k)  # or whole numbers would be drawn by `random`, without end
+
+
 class SimBucket:
     """What all machines have put into it, the newest last."""
 
