@@ -97,7 +97,7 @@ def differing(archive: DataFrame, topic: DataFrame) -> DataFrame:
 def unerased(archive: DataFrame, persons: Persons) -> DataFrame:
     """Return the records of an archive that are of erased persons, as `differing` does."""
     records = archive.select(*RECORD.names)
-    found = records.mapInArrow(partial(listed, persons, in_archive), records.schema)
+    found = records.mapInArrow(partial(listed, in_archive, persons), records.schema)
     return found.select(
         F.lit(UNERASED).alias("kind"),
         "partition",

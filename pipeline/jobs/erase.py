@@ -16,51 +16,60 @@ from pipeline.transforms.erased import IdKind, Persons
 
 JOB = "erase"
 
+OutputsOption = Annotated[
+    list[Source],
+    typer.Option(
+        "--from",
+        parser=options.parsed(parse_source),
+        metavar="URL",
+        help="an archive, the tables of `tables`, or sessions: delta://PATH, iceberg://PATH or "
+        "parquet://PATH; may be repeated",
+    ),
+]
+UserIdsOption = Annotated[
+    list[str] | None, typer.Option("--user-id", help="a userId of the person; may be repeated")
+]
+AnonymousIdsOption = Annotated[
+    list[str] | None, typer.Option("--anonymous-id", help="an anonymousId of theirs; may be repeated")
+]
+ListOption = Annotated[
+    str | None,
+    typer.Option(
+        "--erasures", metavar="PATH", envvar=LIST_VARIABLE, help="folder of the list that all jobs apply"
+    ),
+]
+KeyFileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--erasure-key-file", metavar="FILE", envvar=KEY_VARIABLE, help="secret key of the list's hashes"
+    ),
+]
+KeepOption = Annotated[
+    timedelta,
+    options.duration_option(
+        "--keep",
+        "how long versions of before stay for readers; 0s: not at all, while no job writes there",
+        shown="7d",
+    ),
+]
+RetentionOption = Annotated[
+    timedelta | None,
+    options.duration_option("--retention", "that of the topic: the report says until when it has them"),
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="only count the rows; the list stays as it is, too")
+]
+
 
 def erase(
-    outputs: Annotated[
-        list[Source],
-        typer.Option(
-            "--from",
-            parser=options.parsed(parse_source),
-            metavar="URL",
-            help="an archive, the tables of `tables`, or sessions: delta://PATH, iceberg://PATH or "
-            "parquet://PATH; may be repeated",
-        ),
-    ],
-    user_id: Annotated[
-        list[str] | None, typer.Option("--user-id", help="a userId of the person; may be repeated")
-    ] = None,
-    anonymous_id: Annotated[
-        list[str] | None, typer.Option("--anonymous-id", help="an anonymousId of theirs; may be repeated")
-    ] = None,
-    erasures: Annotated[
-        str | None,
-        typer.Option(
-            "--erasures", metavar="PATH", envvar=LIST_VARIABLE, help="folder of the list that all jobs apply"
-        ),
-    ] = None,
-    key_file: Annotated[
-        str | None,
-        typer.Option(
-            "--erasure-key-file", metavar="FILE", envvar=KEY_VARIABLE, help="secret key of the list's hashes"
-        ),
-    ] = None,
-    keep: Annotated[
-        timedelta,
-        options.duration_option(
-            "--keep",
-            "how long versions of before stay for readers; 0s: not at all, while no job writes there",
-            shown="7d",
-        ),
-    ] = timedelta(days=7),
-    retention: Annotated[
-        timedelta | None,
-        options.duration_option("--retention", "that of the topic: the report says until when it has them"),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="only count the rows; the list stays as it is, too")
-    ] = False,
+    outputs: OutputsOption,
+    user_id: UserIdsOption = None,
+    anonymous_id: AnonymousIdsOption = None,
+    erasures: ListOption = None,
+    key_file: KeyFileOption = None,
+    keep: KeepOption = timedelta(days=7),
+    retention: RetentionOption = None,
+    dry_run: DryRunOption = False,
     remote: options.RemoteOption = None,
     conf: options.ConfOption = None,
 ) -> None:

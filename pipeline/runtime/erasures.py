@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from pipeline.errors import PipelineError, UsageError
 from pipeline.runtime.folder import Folder, LocalFolder
 from pipeline.schema import RECORD
 from pipeline.transforms.erased import (
+    Change,
     IdKind,
     Persons,
     erased_records,
@@ -105,32 +107,30 @@ class ErasureList(NamedTuple):
 
 def apply_erasures(records: DataFrame) -> DataFrame:
     """Return records of schema.RECORD, those of persons who are listed now erased."""
-    persons = _listed_now(records.sparkSession)
-    if persons is None:
-        return records
-    return records.select(*RECORD.names).mapInArrow(partial(erased_records, persons), RECORD)
+    return _applied(records, erased_records, RECORD)
 
 
 def apply_to_archive(rows: DataFrame) -> DataFrame:
     """Return the rows of an archive, those of persons who are listed now erased."""
-    persons = _listed_now(rows.sparkSession)
-    return rows if persons is None else rows.mapInArrow(partial(with_erased_rows, persons), rows.schema)
+    return _applied(rows, with_erased_rows, rows.schema)
 
 
 def leave_out_erased(records: DataFrame) -> DataFrame:
     """Return the records of schema.RECORD without those that are erased or of persons who are listed now."""
-    persons = _listed_now(records.sparkSession)
-    if persons is None:
-        return records
-    return records.select(*RECORD.names).mapInArrow(partial(without_erased, persons), RECORD)
+    return _applied(records, without_erased, RECORD)
 
 
 def leave_out_sessions(sessions: DataFrame) -> DataFrame:
     """Return sessions without those of persons who are listed now."""
-    persons = _listed_now(sessions.sparkSession)
+    return _applied(sessions, partial(not_listed, in_sessions), sessions.schema)
+
+
+def _applied(rows: DataFrame, change: Change, columns: StructType) -> DataFrame:
+    """Return what a change makes of these columns; the rows as they are if nobody is listed."""
+    persons = _listed_now(rows.sparkSession)
     if persons is None:
-        return sessions
-    return sessions.mapInArrow(partial(not_listed, persons, in_sessions), sessions.schema)
+        return rows
+    return rows.select(*columns.names).mapInArrow(partial(change, persons), columns)
 
 
 def _listed_now(spark: SparkSession) -> Persons | None:

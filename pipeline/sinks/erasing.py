@@ -34,6 +34,7 @@ from pipeline.sources.records import LakeSource, is_table_name, quoted_table
 from pipeline.transforms.erased import (
     KEPT_COLUMNS,
     Batches,
+    Change,
     Find,
     Persons,
     erased_rows,
@@ -53,8 +54,6 @@ SESSION_KEYS = ("user", "source", "began", "dt")
 _OWNERS = ("user_id", "anonymous_id", "previous_id", "value")
 _DELETE = "DELETE"
 _HALF_WRITTEN = ".erasing"
-
-Change = Callable[[Persons, Batches], Iterator[pa.RecordBatch]]
 
 
 class Kind(StrEnum):
@@ -98,11 +97,13 @@ class Eraser:
         is_archive = kind is Kind.ARCHIVE
         find = in_archive if is_archive else in_sessions
         if lake.format == "parquet":
-            return [self._rewrite(lake.path, find, with_erased_rows if is_archive else _without(find))]
+            return [
+                self._rewrite(lake.path, find, with_erased_rows if is_archive else partial(not_listed, find))
+            ]
         columns = ARCHIVE if is_archive else by_day(SESSIONS)
         sink = lake_sink(lake, columns)
         assert isinstance(sink, DeltaTable | IcebergLake)
-        stored = self._read(lake)
+        stored = _read(self.spark, lake)
         if is_archive:
             rows = stored.mapInArrow(partial(erased_rows, self.persons), stored.schema)
             changed = [name for name in stored.columns if name not in KEPT_COLUMNS]
@@ -110,14 +111,16 @@ class Eraser:
             return [self._change(sink, lake, rows, ARCHIVE_KEYS, f"UPDATE SET {updates}")]
         names = [name for name in (*SESSION_KEYS, "visitor") if name in stored.columns]
         read = stored.select(*names)
-        rows = read.mapInArrow(partial(listed, self.persons, find), read.schema)
+        rows = read.mapInArrow(partial(listed, find, self.persons), read.schema)
         return [self._change(sink, lake, rows, SESSION_KEYS, _DELETE)]
 
     def _erase_tables(self, store: TableStore) -> list[Erased]:
         existing = store.names(self.spark)
         tables = sorted(existing - OF_THE_JOB)
         if store.lake.format == "parquet":
-            return [self._rewrite(store.path(table), in_table, _without(in_table)) for table in tables]
+            return [
+                self._rewrite(store.path(table), in_table, partial(not_listed, in_table)) for table in tables
+            ]
         if not tables:
             return []
         found = self._places(store, tables).persist(StorageLevel.DISK_ONLY)
@@ -137,7 +140,7 @@ class Eraser:
             names = [name for name in (*TABLE_KEYS, *_OWNERS) if name in stored.columns]
             owners.append(stored.select(F.lit(table).alias("table"), *names))
         together = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), owners)
-        rows = together.mapInArrow(partial(listed, self.persons, in_table), together.schema)
+        rows = together.mapInArrow(partial(listed, in_table, self.persons), together.schema)
         return rows.select("table", *TABLE_KEYS)
 
     def _delete_from(self, store: TableStore, table: str, found: DataFrame) -> Erased:
@@ -207,11 +210,6 @@ class Eraser:
                 newest += [us for us in rows["timestamp"].cast(pa.int64()).to_pylist() if us is not None]
         return Erased(f"parquet://{path}", count, _time(max(newest, default=None)))
 
-    def _read(self, lake: LakeSource) -> DataFrame:
-        if is_table_name(lake.path):
-            return self.spark.read.table(quoted_table(lake.path))
-        return self.spark.read.format(lake.format).load(lake.path)
-
 
 _VIEW = "gateway_erased"
 
@@ -220,15 +218,19 @@ def kind_of(spark: SparkSession, lake: LakeSource) -> Kind:
     """Return what an output holds. Raises PipelineError: none of Kind."""
     if LOADS in TableStore(lake).names(spark):
         return Kind.TABLES
-    named = is_table_name(lake.path)
-    rows = (
-        spark.read.table(quoted_table(lake.path)) if named else spark.read.format(lake.format).load(lake.path)
-    )
+    rows = _read(spark, lake)
     if {"message_id", "value", "offset"} <= set(rows.columns):
         return Kind.ARCHIVE
     if {"user", "began", "ended"} <= set(rows.columns):
         return Kind.SESSIONS
     raise UsageError(f"{lake} holds no archive, tables or sessions: nothing that names a person")
+
+
+def _read(spark: SparkSession, lake: LakeSource) -> DataFrame:
+    """Return the rows of an output with the columns that it has."""
+    if is_table_name(lake.path):
+        return spark.read.table(quoted_table(lake.path))
+    return spark.read.format(lake.format).load(lake.path)
 
 
 def _name(lake: LakeSource) -> str:
@@ -240,10 +242,6 @@ def _merge(table: str, keys: Sequence[str], days: Sequence[str], action: str) ->
     listed_days = ", ".join(f"'{day}'" for day in sorted(days))
     where = f"{is_same} AND t.dt IN ({listed_days})"
     return f"MERGE INTO {table} t USING {_VIEW} s ON {where} WHEN MATCHED THEN {action}"
-
-
-def _without(find: Find) -> Change:
-    return lambda persons, batches: not_listed(persons, find, batches)
 
 
 def _batches(parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:

@@ -93,6 +93,7 @@ class Persons(NamedTuple):
 
 
 Find = Callable[[Persons, pa.RecordBatch], Flags]
+Change = Callable[[Persons, Batches], Iterator[pa.RecordBatch]]
 
 
 def is_erased(event: Mapping[str, Any], gw: bytes | None) -> bool:
@@ -189,13 +190,13 @@ def in_sessions(persons: Persons, batch: pa.RecordBatch) -> Flags:
     return is_listed
 
 
-def listed(persons: Persons, find: Find, batches: Batches) -> Iterator[pa.RecordBatch]:
+def listed(find: Find, persons: Persons, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Yield the rows that `find` finds."""
     for batch in batches:
         yield batch.filter(pa.array(find(persons, batch)))
 
 
-def not_listed(persons: Persons, find: Find, batches: Batches) -> Iterator[pa.RecordBatch]:
+def not_listed(find: Find, persons: Persons, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Yield the other rows."""
     for batch in batches:
         yield batch.filter(pa.array(~find(persons, batch)))
