@@ -5,10 +5,10 @@ A process has one round, unless a plan divides its topic; its servers, limits an
 """
 
 from collections.abc import Coroutine, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from random import Random
+from socket import socket
 from typing import Any, NamedTuple, TypeAlias
 
 from prometheus_client import CollectorRegistry
@@ -25,9 +25,8 @@ from app.admin.tail import Tail
 from app.auth.ingress_limits import IngressLimits
 from app.auth.key_file import LOOK_INTERVAL_S, KeyFile
 from app.build import Alarms, build_ingest, build_inputs, build_observed, build_replays, build_router
-from app.group import GroupLanes
+from app.group import GroupBefore, GroupLanes
 from app.http.penalties import DELAY_S
-from app.http.port import SEND_TIMEOUT_S
 from app.http.problems import Problems
 from app.http.refusal_counts import RefusalCounts
 from app.http.request_metrics import RequestMetrics
@@ -37,7 +36,6 @@ from app.inputs.input_file import inputs_of
 from app.native_module import native_version
 from app.process.background_tasks import announce, tell_outages, trim_log
 from app.process.clock_check import follow_wall_clock, keep_time
-from app.process.life import Lanes, bind
 from app.process.plan_progress import PlanProgress
 from app.process.setting_watch import SettingWatch
 from app.settings.model import Settings
@@ -71,13 +69,14 @@ class House(NamedTuple):
     traces: Traces | None
     crashpoint: Crashpoint | None
     plan_progress: PlanProgress
+    peer_listener: socket | None  # None in a gateway that is alone
 
 
 class Round(NamedTuple):
     """The parts of one round."""
 
     router: Router
-    lanes: Lanes
+    lanes: GroupLanes | LocalLanes
     apps: list[ASGIApp]  # of the ingest port, of the admin port, and of the probes if they have one
     background_tasks: list[BackgroundTask]
 
@@ -102,8 +101,8 @@ def build_round(
     opened: OpenLog,
     indexes: IndexStore,
     house: House,
-    stack: AsyncExitStack,
     urls: Sequence[str],
+    before: GroupBefore | None,
 ) -> Round:
     """
     Build the parts on an open log; nothing runs yet.
@@ -113,8 +112,8 @@ def build_round(
         opened: the log.
         indexes: those of the lanes.
         house: what outlives the round.
-        stack: closes what is only the round's.
         urls: of the ingest port and of the admin port.
+        before: how the last round has left the group of workers.
     """
     clock, traces = house.clock, house.traces
     identity = Identity(settings.gateway.identity_key)
@@ -129,7 +128,7 @@ def build_round(
         alarms=Alarms(partial(follow_wall_clock, clock), setting_watch.doubt),
         crashpoint=house.crashpoint,
     )
-    group = _group_of(settings, opened, router, clock, stack)
+    group = _group_of(settings, opened, router, house, before)
     admin_context = _admin_context_of(settings, router, house, group, clock, setting_watch, indexes.snapshots)
     parts = Parts(settings, opened, identity, house, admin_context)
     ingest = build_ingest(
@@ -192,15 +191,22 @@ def _admin_context_of(
 
 
 def _group_of(
-    settings: Settings, opened: OpenLog, router: Router, clock: Clock, stack: AsyncExitStack
+    settings: Settings, opened: OpenLog, router: Router, house: House, before: GroupBefore | None
 ) -> GroupLanes | None:
     """Return who runs the router's lanes as the group assigns them; None in a gateway that is alone."""
-    if settings.group.peer_listen is None:
+    if house.peer_listener is None:
         return None
-    host, port = settings.group.peer_listen
-    listener = stack.enter_context(bind(host, port, send_timeout_s=SEND_TIMEOUT_S))
-    membership = membership_of(opened, settings, clock)
-    group = GroupLanes(settings, router.all_lanes, membership, listener, clock, lambda: router.has_disk_room)
+    membership = membership_of(opened, settings, house.clock, before and before.place)
+    group = GroupLanes(
+        settings,
+        router.all_lanes,
+        membership,
+        house.peer_listener,
+        house.clock,
+        lambda: router.has_disk_room,
+        plan=router.layout.plan,
+        before=before,
+    )
     router.reach_by(group.routes)
     router.standing = group.manager.standing
     return group

@@ -20,7 +20,7 @@ from app.settings.index_bounds import index_bounds
 from app.settings.log import LogSettings
 from app.settings.model import Settings
 from app.settings.units import DAY
-from dedupe.cluster.membership import Membership
+from dedupe.cluster.membership import MemberPlace, Membership
 from dedupe.decide.layout import Layout
 from dedupe.login.login import Login
 from dedupe.model.clock import Clock, SystemClock
@@ -80,12 +80,12 @@ class OpenLog(NamedTuple):
         return self.store if isinstance(self.store, SqliteStore) else None
 
 
-def membership_of(opened: OpenLog, settings: Settings, clock: Clock) -> Membership:
+def membership_of(opened: OpenLog, settings: Settings, clock: Clock, place: MemberPlace | None) -> Membership:
     """Return this worker's membership in the group of workers of the topic, which must be on Kafka."""
     assert isinstance(opened.store, KafkaStore)
-    lanes, plan = settings.log.partitions + settings.log.quarantine_partitions, opened.division.layout.plan
-    standbys = settings.group.standby
-    return opened.store.membership(settings.log.topic, lanes=lanes, standbys=standbys, clock=clock, plan=plan)
+    topic, standbys = settings.log.topic, settings.group.standby
+    lanes = settings.log.partitions + settings.log.quarantine_partitions
+    return opened.store.membership(topic, lanes=lanes, standbys=standbys, clock=clock, place=place)
 
 
 def create_indexes(
@@ -189,7 +189,7 @@ async def _try_to_open(
         else:
             await Settling(store, settings.log.topics[0], identity, clock, logger.info).settle(owned)
             division = Division(await layout_of(store, settings))
-            needs = _needs(store, settings.with_partitions(division.layout.partitions))
+            needs = needs_of(store, settings.with_partitions(division.layout.partitions))
             inspection = await prepare_topics(store, *needs, is_development=settings.gateway.is_development)
             inspect, has_new_plan = partial(inspect_topics, store, *needs), store.routing_topic.has_new_plan
             await begin_log(store, settings.log.topics, identity)
@@ -311,7 +311,7 @@ async def inspect_kafka(store: LogStore, settings: Settings) -> list[Problem]:
     if any(sentence.startswith(hidden) for sentence in rights):
         return missing  # other problems of topics are not visible
     divided = settings.with_partitions((await layout_of(store, settings)).partitions)
-    return missing + (await inspect_topics(store, *_needs(store, divided))).problems
+    return missing + (await inspect_topics(store, *needs_of(store, divided))).problems
 
 
 async def advice_for_kafka(store: LogStore) -> list[str]:
@@ -322,7 +322,7 @@ async def advice_for_kafka(store: LogStore) -> list[str]:
 async def create_kafka_topics(store: LogStore, settings: Settings, *, replication_factor: int) -> list[str]:
     """Create the missing topics on Kafka, and return their names. Raises as create_topics does."""
     assert isinstance(store, KafkaStore)
-    return await create_topics(store, *_needs(store, settings), replication_factor=replication_factor)
+    return await create_topics(store, *needs_of(store, settings), replication_factor=replication_factor)
 
 
 def kafka_topics_of(settings: Settings) -> list[TopicSpec]:
@@ -366,7 +366,7 @@ async def own_topic_ids(store: LogStore, settings: Settings) -> set[str]:
     return {(await store.cluster.topic_id(topic.name)).hex() for topic in kafka_topics_of(settings)}
 
 
-def _needs(store: KafkaStore, settings: Settings) -> tuple[list[TopicSpec], Demands]:
+def needs_of(store: KafkaStore, settings: Settings) -> tuple[list[TopicSpec], Demands]:
     """Return the required topics, and the demands on them."""
     demands = Demands(
         retention_ms=round(settings.index.retention * 1000),
