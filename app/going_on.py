@@ -1,17 +1,14 @@
 """Goes on with a log that is open when a plan ends a round: only what a plan changes is looked at anew."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import structlog
 
 from app.settings.model import Settings
-from app.stores import OpenLog, layout_of, needs_of
+from app.stores import OpenLog, divided, layout_of
 from dedupe.model.clock import Clock
 from dedupe.model.identity import Identity
 from dedupe.storage.dividing import Division
-from dedupe.storage.kafka.store import KafkaStore
-from dedupe.storage.kafka.topics import inspect_topics
 from dedupe.storage.settling import Settling
 
 logger = structlog.get_logger(__name__)
@@ -29,13 +26,10 @@ async def go_on_with(opened: OpenLog, settings: Settings, clock: Clock, owned: S
 
     Raises as open_log does, at the first failure.
     """
-    store = opened.store
-    assert isinstance(store, KafkaStore)
+    store, _ = divided(opened.store)
     identity = Identity(settings.gateway.identity_key)
     await Settling(store, settings.log.topics[0], identity, clock, logger.info).settle(owned)
     layout = await layout_of(store, settings)
-    needs = needs_of(store, settings.with_partitions(layout.partitions))
     return opened._replace(
         division=Division(layout, await store.routing_topic.seal()),
-        inspect=partial(inspect_topics, store, *needs),
     )

@@ -132,8 +132,9 @@ def _name_of(lane: Lane) -> LaneName:
 
 
 def _origin_of(lane: Lane) -> LaneName:
-    """Return the partition of which a lane's was divided off last; its own if it was not."""
-    return lane.topic, lane.partition if lane.lineage is None else lane.lineage.parent.partition
+    """Return the partition that gave a lane's its slots, one of several; its own if it was given none."""
+    levels = () if lane.lineage is None else lane.lineage.levels
+    return lane.topic, levels[-1].partition if levels else lane.partition
 
 
 def network_of(settings: Settings) -> SocketNetwork:

@@ -30,7 +30,7 @@ from app.http.request_context import MemoryReservationMiddleware, RequestContext
 from app.http.request_metrics import RequestMetrics
 from app.ingest.receipts import CODES, REASONS
 from app.inputs.input_file import inputs_of
-from app.process.background_tasks import PLAN_POLL_S, open_gate, watch_plans
+from app.process.background_tasks import open_gate
 from app.process.gate import Gate
 from app.process.interpreter import tune_interpreter
 from app.process.life import (
@@ -46,7 +46,8 @@ from app.process.life import (
     url_of,
 )
 from app.process.plan_progress import PlanProgress
-from app.round import House, Round, build_round
+from app.process.plan_watch import OPEN_POLL_S
+from app.round import House, Round, build_plan_watch, build_round, index_names
 from app.settings.data_dir import locked
 from app.settings.model import Settings
 from app.stores import OpenLog, create_indexes, open_log
@@ -155,6 +156,7 @@ class _Process:
                         self._house = self._build_house(settings, indexes.open_files_max)
                     urls = [*map(url_of, self._listeners[:2])]
                     this = build_round(settings, opened, indexes, self._house, urls, before)
+                    indexes.keep_only(settings.log.topic, index_names(this.router, layout))
                     this.router.goes_on = bool(self._gates)
                     if not self._gates:
                         self._build_servers(self._house, this.apps)
@@ -166,7 +168,7 @@ class _Process:
                     for gate, app in zip(self._gates, this.apps, strict=True):
                         gate.app = app
                     self._house.plan_progress.follow(layout.plan)
-                    owned = await self._run_round(opened, this)
+                    owned = await self._run_round(settings, opened, this)
                     before = this.lanes.left if isinstance(this.lanes, GroupLanes) else None
                     self._house.plan_progress.wait()
         for gate in self._gates[:1]:
@@ -202,19 +204,21 @@ class _Process:
             logs.push_async_callback(opened.store.close)
         return opened
 
-    async def _run_round(self, opened: OpenLog, this: Round) -> Sequence[int] | None:
+    async def _run_round(self, settings: Settings, opened: OpenLog, this: Round) -> Sequence[int] | None:
         """
         Run a round until stopped, or its turn.
 
         Returns:
             The clean partitions that it owned last; None if it was fenced by the plan's other owners.
         """
-        settings, gate = self._settings, self._gates[0]
-        peers_s = 2 * PLAN_POLL_S if settings.group.peer_listen else 0.0
+        gate = self._gates[0]
+        peers_s = 2 * OPEN_POLL_S if settings.group.peer_listen else 0.0
         turn = Turn(gate, peers_s=peers_s, answer_s=settings.limits.answer_timeout)
         background_tasks = [*this.background_tasks, open_gate(gate, this.router)]
-        if opened.has_new_plan is not None:
-            background_tasks.append(watch_plans(opened.has_new_plan, turn.is_due))
+        if opened.plans is not None:
+            assert self._house is not None
+            watch = build_plan_watch(settings, opened, this.router, self._house, turn.is_due)
+            background_tasks.append(watch.run())
         try:
             await supervise(
                 this.router,

@@ -4,7 +4,9 @@ One round of a process: the parts that stand on an open log, from its opening un
 A process has one round, unless a plan divides its topic; its servers, limits and counts outlive rounds.
 """
 
-from collections.abc import Coroutine, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -37,13 +39,18 @@ from app.native_module import native_version
 from app.process.background_tasks import announce, tell_outages, trim_log
 from app.process.clock_check import follow_wall_clock, keep_time
 from app.process.plan_progress import PlanProgress
+from app.process.plan_watch import PlanWatch
 from app.process.setting_watch import SettingWatch
 from app.settings.model import Settings
-from app.stores import OpenLog, membership_of, open_input, own_topic_ids
+from app.stores import OpenLog, create_indexes, membership_of, open_input, own_topic_ids
 from app.telemetry.traces import Traces
 from dedupe.cluster.input_shares import LoneShares
+from dedupe.decide.layout import Layout
+from dedupe.decide.planned import as_if_cut, heirs_of
+from dedupe.decide.resharding import Routing
 from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.identity import Identity
+from dedupe.partition.preparation import Preparation
 from dedupe.partition.snapshotter import Snapshotter
 from dedupe.partition.supervisor import LocalLanes
 from dedupe.router import Router
@@ -117,7 +124,8 @@ def build_round(
     """
     clock, traces = house.clock, house.traces
     identity = Identity(settings.gateway.identity_key)
-    setting_watch = SettingWatch(opened.inspection, opened.inspect)
+    inspect = opened.inspect and partial(opened.inspect, opened.division.layout.partitions_of_log)
+    setting_watch = SettingWatch(opened.inspection, inspect)
     router = build_router(
         settings,
         opened.store if traces is None else traces.appends_of(opened.store),
@@ -161,6 +169,40 @@ def build_round(
         background_tasks.append(ingest.observed.run())
     lanes = group or LocalLanes(router.all_lanes)
     return Round(router, lanes, _apps_of(parts, ingest), background_tasks)
+
+
+def build_plan_watch(
+    settings: Settings,
+    opened: OpenLog,
+    router: Router,
+    house: House,
+    is_due: asyncio.Event,
+) -> PlanWatch:
+    """Return what prepares for a plan, and sets `is_due`; the log is on Kafka. See build_round."""
+    assert opened.plans is not None
+    topic = settings.log.topics[0]._replace(partitions=router.layout.base)
+
+    @asynccontextmanager
+    async def prepare(routing: Routing) -> AsyncIterator[Preparation]:
+        planned = Layout(routing.base, as_if_cut(routing))
+        store = create_indexes(settings.with_partitions(planned.partitions), planned, house.clock)
+        store.snapshots = None  # nobody has any of these partitions yet
+        log_of, context = partial(opened.store.partition_log, topic.name), router.lanes[0].context
+        try:
+            yield Preparation(routing, router.lanes, log_of, context, store, lambda: router.has_disk_room)
+        finally:
+            await asyncio.to_thread(store.close)
+
+    begun = opened.division.layout.open
+    return PlanWatch(opened.plans, topic, prepare, begun, house.plan_progress, house.clock, is_due)
+
+
+def index_names(router: Router, layout: Layout) -> set[str]:
+    """Return the names of the indexes that lanes of the clean topic have, or are to have by an open plan."""
+    lanes = [lane.recovery.identity for lane in router.lanes]
+    heirs = heirs_of(layout.open) if layout.open is not None else []
+    prepared = (lanes[0]._replace(partition=heir.partition, plan=heir.lineage.plan) for heir in heirs)
+    return {identity.name for identity in (*lanes, *prepared)}
 
 
 def _admin_context_of(

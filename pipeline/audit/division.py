@@ -22,10 +22,9 @@ def read_division(path: Path) -> Division:
     try:
         for line in path.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
-            if row["inherits"]:
-                first_lane_seqs[int(row["partition"])] = int(row["first_lane_seq"])
-            else:
-                begun_with += row["slots"] > 0
+            if lane_seq := int(row["begins"][0]["lane_seq"]):
+                first_lane_seqs[int(row["partition"])] = lane_seq
+            begun_with = int(row["begun_with"])
     except (OSError, ValueError, LookupError, TypeError) as err:
         raise UsageError(f"{path} is no output of `gateway reshard status --output json`: {err!r}") from None
     if not begun_with:
