@@ -67,6 +67,7 @@ class Start(NamedTuple):
 
     offset: Offset
     lane_seq: int  # of its first record
+    ended_seq: int  # behind that of the last record of the part before it
 
 
 class Count(NamedTuple):
@@ -119,10 +120,12 @@ class Routing:
     def starts_of(self, partition: int) -> list[Start]:
         """Return where each piece of a partition's log begins, then where it goes on behind them."""
         pieces, lineage = self.pieces.get(partition, ()), self.lineages.get(partition)
-        offset, lane_seq = (pieces[-1].end, pieces[-1].next_seq) if pieces else (0, 0)
-        if lineage is not None:
-            lane_seq = max(lane_seq, lineage.lane_seq)
-        return [*(Start(piece.start, piece.first_seq) for piece in pieces), Start(offset, lane_seq)]
+        starts, end, ended_seq = list[Start](), 0, 0
+        for piece in pieces:
+            starts.append(Start(piece.start, piece.first_seq, ended_seq))
+            end, ended_seq = piece.end, piece.next_seq
+        lane_seq = ended_seq if lineage is None else max(ended_seq, lineage.lane_seq)
+        return [*starts, Start(end, lane_seq, ended_seq)]
 
     def is_home(self, routing_key: bytes, partition: int, offset: Offset, timestamp_ms: int) -> bool:
         """Whether a record lies where its slot was at home when it was written."""
