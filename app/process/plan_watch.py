@@ -18,7 +18,7 @@ from dedupe.storage.settling import Plans
 from dedupe.storage.signs import PREPARED, Prepared
 
 PLAN_POLL_S = 0.25
-OPEN_POLL_S = 0.1
+OPEN_POLL_S = 0.05
 """While a plan is open: all gateways end their rounds within this time of each other."""
 TELL_S = 15.0
 """Between two notes on how far the heirs of a partition are."""
