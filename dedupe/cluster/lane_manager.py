@@ -71,8 +71,7 @@ class LaneManager:
         """Whether the group is requested to move this worker's lanes to other workers."""
         self._member = member
         self._membership = membership
-        self._peers = peers
-        self._clock = clock
+        self._peers, self._clock = peers, clock
         self.directory = PeerDirectory(len(lanes), peers, clock)
         self.standing = Standing(lanes, self.directory, clock)
         self._running: set[int] = set()  # lanes owned here and not released
@@ -243,7 +242,8 @@ class LaneManager:
         owned, slow = frozenset(self._running), self.hand_overs.slow
         told = frozenset(active), frozenset(failing), self.is_leaving, given_up, self.standing.unserved()
         lacking = without_index(self.lanes, running, self._clock)
-        return Status(self.generation, owned, *told, slow.handed_over, slow.commit_ms, lacking)
+        later = slow.commit_ms, lacking, self.directory.is_paused
+        return Status(self.generation, owned, *told, slow.handed_over, *later)
 
     # ---- running lanes
 
