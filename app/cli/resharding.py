@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from app.cli.sizing import FILTER_BYTES_A_KEY, GB, INDEX_BYTES_A_KEY, RESTORED_PER_S
-from app.cli.waiting import Waiting
+from app.cli.waiting import Waiting, progress_of
 from app.settings.model import Settings
 from dedupe.decide.lineage import Level
 from dedupe.decide.resharding import (
@@ -151,7 +151,10 @@ class Resharding:
                     "plan": routing.version.plan,
                 }
             )
-        return rows, _next_step(routing, is_closing=is_closing)
+        step = _next_step(routing, is_closing=is_closing)
+        if routing.undecided and (signs := await self._plans.signs(routing.version.plan)).told:
+            step += f"; {progress_of(signs)}"
+        return rows, step
 
     def _plan_of(self, routing: Routing, moves: tuple[Move, ...]) -> Plan:
         """Return the next plan, of these moves. Raises ConfigurationError."""
