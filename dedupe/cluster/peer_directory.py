@@ -50,7 +50,7 @@ class PeerDirectory:
         self._peers.announce()
 
     async def pause(self, limit_s: float) -> None:
-        """Say that no request of this worker is under way, and wait `limit_s` seconds at most until all do."""
+        """Say that no request of this worker is under way, and wait at most `limit_s` s until all do."""
         self.is_paused = True
         self.announce()
         deadline = Deadline(self._clock, limit_s)
