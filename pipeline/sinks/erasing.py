@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from pipeline.errors import PipelineError, UsageError
 from pipeline.runtime.session import IcebergTable
-from pipeline.schema import ARCHIVE, SESSIONS, by_day
+from pipeline.schema import ARCHIVE, LOG_EPOCH, SESSIONS, by_day
 from pipeline.sinks.delta import DeltaTable, vacuum
 from pipeline.sinks.iceberg import IcebergLake, expire_snapshots
 from pipeline.sinks.lake import lake_sink
@@ -48,7 +48,7 @@ from pipeline.transforms.erased import (
 from pipeline.transforms.table_layout import COLUMNS_MAX, TABLES_MAX
 from pipeline.transforms.table_names import LATEST_TABLES, LOADS
 
-ARCHIVE_KEYS = ("topic", "partition", "offset", "dt")
+ARCHIVE_KEYS = ("topic", LOG_EPOCH, "partition", "offset", "dt")
 TABLE_KEYS = ("log_partition", "log_offset", "dt")
 SESSION_KEYS = ("user", "source", "began", "dt")
 _OWNERS = ("user_id", "anonymous_id", "previous_id", "value")
@@ -108,7 +108,8 @@ class Eraser:
             rows = stored.mapInArrow(partial(erased_rows, self.persons), stored.schema)
             changed = [name for name in stored.columns if name not in KEPT_COLUMNS]
             updates = ", ".join(f"t.`{name}` = s.`{name}`" for name in changed)
-            return [self._change(sink, lake, rows, ARCHIVE_KEYS, f"UPDATE SET {updates}")]
+            keys = [name for name in ARCHIVE_KEYS if name in stored.columns]
+            return [self._change(sink, lake, rows, keys, f"UPDATE SET {updates}")]
         names = [name for name in (*SESSION_KEYS, "visitor") if name in stored.columns]
         read = stored.select(*names)
         rows = read.mapInArrow(partial(listed, find, self.persons), read.schema)
