@@ -64,7 +64,8 @@ class SinkPlan:
     keeps_state: bool = False
     recovers: bool = False
     accepts_loss: bool = False
-    takes_next_topic: bool = False
+    takes_next_topic: bool | None = None
+    """None: the job cannot go on with another topic."""
 
     def erased(self, rows: DataFrame) -> DataFrame:
         """Return records, or of a job with state its rows, without what is of erased persons."""
@@ -133,7 +134,8 @@ def _checked_start(
     """
     checkpoint = Checkpoint(plan.checkpoint)
     by_batch = output.counts_batches(origin)
-    compare = partial(refusal, origin=origin, job=plan.job, by_batch=by_batch)
+    may_follow = output.takes_next_topic is not None and not by_batch
+    compare = partial(refusal, origin=origin, job=plan.job, by_batch=by_batch, may_follow=may_follow)
     if output.takes_next_topic and by_batch:
         raise PipelineError("--next-topic is for a topic, kafka:// or log://")
     state = checkpoint.read_state(spark)

@@ -24,8 +24,8 @@ from pyspark.sql import functions as F
 from pipeline.errors import PipelineError, UsageError
 from pipeline.runtime.session import IcebergTable
 from pipeline.schema import ARCHIVE, LOG_EPOCH, SESSIONS, by_day
-from pipeline.sinks.delta import DeltaTable, vacuum
-from pipeline.sinks.iceberg import IcebergLake, expire_snapshots
+from pipeline.sinks.delta import DeltaTable
+from pipeline.sinks.iceberg import IcebergLake
 from pipeline.sinks.lake import lake_sink
 from pipeline.sinks.table_store import TableStore
 from pipeline.sinks.tables import OF_THE_JOB, TableLimits, TablesSink
@@ -46,7 +46,7 @@ from pipeline.transforms.erased import (
     with_erased_rows,
 )
 from pipeline.transforms.table_layout import COLUMNS_MAX, TABLES_MAX
-from pipeline.transforms.table_names import LATEST_TABLES, LOADS
+from pipeline.transforms.table_names import LATEST_TABLES
 
 ARCHIVE_KEYS = ("topic", LOG_EPOCH, "partition", "offset", "dt")
 TABLE_KEYS = ("log_partition", "log_offset", "dt")
@@ -156,10 +156,7 @@ class Eraser:
         for calls, table in LATEST_TABLES.items():
             if table in existing:
                 sink.compute_anew(self.spark, calls)
-                if store.lake.format == "delta":
-                    vacuum(self.spark, store.sql_name(table), self.keep)
-                else:
-                    expire_snapshots(self.spark, IcebergTable(store.path(table)), self.keep, least=1)
+                store.expire_latest(self.spark, table, self.keep)
 
     def _change(
         self,
@@ -217,7 +214,7 @@ _VIEW = "gateway_erased"
 
 def kind_of(spark: SparkSession, lake: LakeSource) -> Kind:
     """Return what an output holds. Raises PipelineError: none of Kind."""
-    if LOADS in TableStore(lake).names(spark):
+    if TableStore(lake).holds_tables(spark):
         return Kind.TABLES
     rows = _read(spark, lake)
     if {"message_id", "value", "offset"} <= set(rows.columns):

@@ -186,7 +186,13 @@ class Refusal(NamedTuple):
 
 
 def refusal(
-    ledger: Ledger | None, state: CheckpointState | None, origin: Origin, *, job: str, by_batch: bool
+    ledger: Ledger | None,
+    state: CheckpointState | None,
+    origin: Origin,
+    *,
+    job: str,
+    by_batch: bool,
+    may_follow: bool = False,
 ) -> Refusal | None:
     """
     Compare a sink with its source and its checkpoint; None if the job may start.
@@ -196,8 +202,9 @@ def refusal(
         state: of the checkpoint; None if there is none.
         origin: the source as it is now.
         by_batch: whether the ledger counts batches.
+        may_follow: whether the job can go on with another log.
     """
-    if ledger is not None and (refused := _other_sink(ledger, origin, job, by_batch=by_batch)):
+    if ledger is not None and (refused := _other_sink(ledger, origin, job, may_follow)):
         return refused
     return _by_batch(ledger, state) if by_batch else _by_offsets(ledger, state, origin)
 
@@ -290,14 +297,14 @@ def with_records_end(ledger: Ledger, before: Ledger | None, ends_added: Offsets)
     return replace(ledger, records_end=ends)
 
 
-def _other_sink(ledger: Ledger, origin: Origin, job: str, *, by_batch: bool) -> Refusal | None:
+def _other_sink(ledger: Ledger, origin: Origin, job: str, may_follow: bool) -> Refusal | None:
     if ledger.job != job:
         what = f"is the output of {ledger.job}, and this is {job}"
     elif any(log.origin == origin.id for log in ledger.earlier):
         what = f"has left {origin.id} for {ledger.origin}"
     elif ledger.origin != origin.id:
         what = f"holds another source, {ledger.origin}, and this one is {origin.id}"
-        if not by_batch and ledger.batch is None:
+        if may_follow and ledger.batch is None:
             return Refusal(
                 Remedy.NEXT_TOPIC,
                 f"the output {what}: name another output, or, if the topic was made again or moved to "

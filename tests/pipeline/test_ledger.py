@@ -77,7 +77,7 @@ def test_job_starts_where_the_sink_is_not_behind(
 def test_job_that_would_lose_or_mix_is_refused_with_the_way_out(
     ledger: Ledger | None, checkpoint: CheckpointState | None, origin: Origin, remedy: Remedy, words: str
 ) -> None:
-    found = refusal(ledger, checkpoint, origin, job=JOB, by_batch=False)
+    found = refusal(ledger, checkpoint, origin, job=JOB, by_batch=False, may_follow=True)
 
     assert found is not None
     assert found.remedy is remedy
@@ -206,18 +206,18 @@ def test_next_topic_begins_at_its_own_offsets_and_the_log_before_is_kept() -> No
 
 
 @pytest.mark.parametrize(
-    ("ledger", "origin", "by_batch"),
+    ("ledger", "origin", "may_follow"),
     [
-        (next_log(HELD, NEXT, CLOSED), ORIGIN, False),
-        (HELD, NEXT, True),
-        (replace(HELD, held={}, batch=CheckpointBatch("query", 3)), NEXT, False),
+        (next_log(HELD, NEXT, CLOSED), ORIGIN, True),
+        (HELD, NEXT, False),
+        (replace(HELD, held={}, batch=CheckpointBatch("query", 3)), NEXT, True),
     ],
-    ids=["back to the log before", "a job with state", "the output follows an archive"],
+    ids=["back to the log before", "a job that cannot", "the output follows an archive"],
 )
 def test_no_option_goes_on_where_rows_would_be_stored_again_or_lost(
-    ledger: Ledger, origin: Origin, by_batch: bool
+    ledger: Ledger, origin: Origin, may_follow: bool
 ) -> None:
-    found = refusal(ledger, None, origin, job=JOB, by_batch=by_batch)
+    found = refusal(ledger, None, origin, job=JOB, by_batch=False, may_follow=may_follow)
 
     assert found is not None
     assert (found.remedy, "--next-topic" in found.sentence) == (Remedy.ANOTHER_SINK, False)

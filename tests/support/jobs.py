@@ -62,6 +62,11 @@ class JobProcess:
             assert time.monotonic() < deadline, self.said
             time.sleep(POLL_INTERVAL_S)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself."""
+        return self._process.poll() is not None
+
     def kill(self) -> int:
         """End the driver, its JVM and all they started, as a lost machine would; return its exit code."""
         self._kill_rest()
