@@ -22,6 +22,9 @@ RECORD = T.StructType(
     ]
 )
 
+LOG_EPOCH = "log_epoch"
+"""The log that a row is of: 0 for the first one, then one more with each topic that --next-topic took."""
+
 ARCHIVE = T.StructType(
     [
         T.StructField("topic", T.StringType()),
@@ -44,10 +47,14 @@ ARCHIVE = T.StructType(
         # The bytes of a text that is no UTF-8; null otherwise.
         T.StructField("message_id_bytes", T.BinaryType()),
         T.StructField("value_bytes", T.BinaryType()),
+        T.StructField(LOG_EPOCH, T.IntegerType()),  # null, which is 0, in archives that began without it
         T.StructField("dt", T.StringType()),  # 2026-01-31, UTC, of the log time; a folder
         T.StructField("hr", T.StringType()),  # 00 to 23; a folder
     ]
 )
+
+DERIVED = tuple(name for name in ARCHIVE.names if name not in {*RECORD.names, LOG_EPOCH})
+"""The columns of an archive that the job computes of each record, such as type and day."""
 
 MINUTE_COUNTS = T.StructType(
     [

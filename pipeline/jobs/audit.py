@@ -22,7 +22,7 @@ from pipeline.runtime.erasures import ErasureList
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.sinks.lake import local_ledger, published_ledger
-from pipeline.sinks.ledger import Ledger
+from pipeline.sinks.ledger import EarlierLog, Ledger
 from pipeline.sources.kafka_options import with_options
 from pipeline.sources.local import LocalRecords
 from pipeline.sources.records import LakeSource, Offsets, Selection, Source, parse_source
@@ -138,6 +138,15 @@ SinceLastOption = Annotated[
     ),
 ]
 
+EpochOption = Annotated[
+    int | None,
+    typer.Option(
+        "--epoch",
+        min=0,
+        help="log of an archive that went on with --next-topic; default: the newest",
+    ),
+]
+
 
 def audit(
     source: options.SourceOption,
@@ -158,6 +167,7 @@ def audit(
     index_keys_max: IndexKeysMaxOption = None,
     retention: RetentionOption = None,
     since_last: SinceLastOption = None,
+    epoch: EpochOption = None,
     engine: EngineOption = Engine.AUTO,
     input_name: InputOption = None,
     inputs_file: InputsFileOption = None,
@@ -196,6 +206,7 @@ def audit(
         read_local_ledger=_local_ledger,
         engine=engine,
         erasures=ErasureList.of_environment(),
+        log_epoch=epoch,
     )
     is_whole = since_last is None and request.selection.is_everything
     compared = comparison_of(source, input_name, inputs_file, input_from, is_whole=is_whole)
@@ -220,18 +231,26 @@ def _with_options(
     return source, with_options(against, kafka)
 
 
-def _ledger(source: Source, spark: SparkSession) -> Scope | None:
-    return _scope(published_ledger(spark, source)) if isinstance(source, LakeSource) else None
+def _ledger(source: Source, spark: SparkSession) -> list[Scope]:
+    return _scopes(published_ledger(spark, source)) if isinstance(source, LakeSource) else []
 
 
-def _local_ledger(records: LocalRecords) -> Scope | None:
-    return _scope(local_ledger(records))
+def _local_ledger(records: LocalRecords) -> list[Scope]:
+    return _scopes(local_ledger(records))
 
 
-def _scope(ledger: Ledger | None) -> Scope | None:
-    """Return the scope of an archive's ledger; None if it has none, or one without offsets, as a copy."""
+def _scopes(ledger: Ledger | None) -> list[Scope]:
+    """Return the scope of each log of an archive's ledger; none of one without offsets, as a copy's."""
     if ledger is None or ledger.partitions == 0:
-        return None
-    ends = ledger.records_end
-    ranges = {p: (first, max(first, ends.get(p, end))) for p, (first, end) in ledger.held.items()}
-    return Scope("its ledger", None, ledger.origin, ledger.partitions, ranges, frozenset(ends))
+        return []
+    scopes = list[Scope]()
+    logs: list[EarlierLog | Ledger] = [*ledger.earlier, ledger]
+    for number, log in enumerate(logs):
+        ends = log.records_end
+        ranges = {p: (first, max(first, ends.get(p, end))) for p, (first, end) in log.held.items()}
+        log_epoch = number if ledger.earlier else None
+        known_ends, is_newest = frozenset(ends), log is ledger
+        scopes.append(
+            Scope("its ledger", None, log.origin, log.partitions, ranges, known_ends, log_epoch, is_newest)
+        )
+    return scopes
