@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pipeline.audit.checks import MISSING, NOT_ARCHIVED
 from pipeline.audit.verdict import AffectedRecord, Finding, PartitionSummary
 from pipeline.sources.extent import OffsetRanges, selection_of
-from pipeline.sources.records import Selection, Source, read_records
+from pipeline.sources.records import Offsets, Selection, Source, read_records
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ class Scope:
     """The offsets [start, end) of every partition; empty if they are unknown."""
     known_ends: frozenset[int] = frozenset()
     """Partitions whose range ends after a record, and not after a marker."""
+    later_from: Offsets | None = None
+    """As of columns.read_with_changes."""
 
     @property
     def log_id(self) -> str | None:

@@ -21,6 +21,7 @@ from pipeline.runtime import options
 from pipeline.runtime.erasures import ErasureList
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
+from pipeline.schema import ARCHIVE_VERSION
 from pipeline.sinks.lake import local_ledger, published_ledger
 from pipeline.sinks.ledger import Ledger
 from pipeline.sources.kafka_options import with_options
@@ -229,9 +230,13 @@ def _local_ledger(records: LocalRecords) -> Scope | None:
 
 
 def _scope(ledger: Ledger | None) -> Scope | None:
-    """Return the scope of an archive's ledger; None if it has none, or one without offsets, as a copy."""
-    if ledger is None or ledger.partitions == 0:
+    """Return the scope of an archive's ledger, of a copy's one without offsets; None if it has none."""
+    if ledger is None:
         return None
+    later_from = ledger.columns_from.get(ARCHIVE_VERSION)
+    if ledger.partitions == 0:
+        return Scope(later_from=later_from)
     ends = ledger.records_end
     ranges = {p: (first, max(first, ends.get(p, end))) for p, (first, end) in ledger.held.items()}
-    return Scope("its ledger", None, ledger.origin, ledger.partitions, ranges, frozenset(ends))
+    known_ends = frozenset(ends)
+    return Scope("its ledger", None, ledger.origin, ledger.partitions, ranges, known_ends, later_from)

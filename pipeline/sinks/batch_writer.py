@@ -26,6 +26,7 @@ from pipeline.sinks.ledger import (
     next_ledger,
     refusal,
     start_offsets,
+    with_columns,
     with_records_end,
 )
 from pipeline.sources.extent import OffsetRanges, records_ends
@@ -62,6 +63,8 @@ class SinkPlan:
     keeps_state: bool = False
     recovers: bool = False
     accepts_loss: bool = False
+    columns_version: int | None = None
+    """Of the rows' columns, if the ledger counts it: schema.ARCHIVE_VERSION."""
 
     def erased(self, rows: DataFrame) -> DataFrame:
         """Return records, or of a job with state its rows, without what is of erased persons."""
@@ -191,6 +194,8 @@ class BatchWriter:
             if not by_batch:
                 rows = self._not_held(rows)
             ledger = with_records_end(ledger, self.ledger, self._records_ends(ledger.added))
+            if self.output.columns_version is not None:
+                ledger = with_columns(ledger, self.ledger, self.output.columns_version)
             rows = self.output.erased(rows)
             if self.output.keeps_state:
                 self.stored += store_counted(self.output.sink, rows, ledger)

@@ -52,6 +52,11 @@ class Ledger:
     batch: CheckpointBatch | None = None  # the last one, where offsets do not determine the rows
     records_end: Offsets = field(default_factory=dict)
     """The offset after the last record of each partition, where known; only markers follow it."""
+    columns_from: Mapping[int, Offsets] = field(default_factory=dict)
+    """
+    By version of an archive's columns the first offset of each partition whose row has these columns; a
+    partition that is left out has no rows without them. A version that is left out is unknown.
+    """
 
     @property
     def ends(self) -> Offsets:
@@ -83,6 +88,8 @@ class Ledger:
             document["batch"] = self.batch._asdict()
         if self.records_end:
             document["records_end"] = self.records_end
+        if self.columns_from:
+            document["columns_from"] = self.columns_from
         return json.dumps(document, separators=(",", ":"))
 
     @classmethod
@@ -105,7 +112,8 @@ class Ledger:
             added=_ranges(document["added"]),
             lost=tuple((partition, first, end) for partition, first, end in document.get("lost", ())),
             batch=CheckpointBatch(**document["batch"]) if "batch" in document else None,
-            records_end={int(p): end for p, end in document.get("records_end", {}).items()},
+            records_end=_offsets(document.get("records_end", {})),
+            columns_from={int(v): _offsets(o) for v, o in document.get("columns_from", {}).items()},
         )
 
 
@@ -204,6 +212,22 @@ def with_records_end(ledger: Ledger, before: Ledger | None, ends_added: Offsets)
     return replace(ledger, records_end=ends)
 
 
+def with_columns(ledger: Ledger, before: Ledger | None, version: int) -> Ledger:
+    """
+    Return the ledger of an archive whose rows have the columns of a version from now on.
+
+    Args:
+        ledger: of this commit.
+        before: its predecessor.
+        version: of the columns.
+    """
+    known = {} if before is None else before.columns_from
+    if version in known or (before is not None and not before.held):
+        return replace(ledger, columns_from=known)
+    began = {} if before is None else {p: end for p, (first, end) in before.held.items() if first < end}
+    return replace(ledger, columns_from={**known, version: began})
+
+
 def _other_sink(ledger: Ledger, origin: Origin, job: str) -> Refusal | None:
     if ledger.job != job:
         what = f"is the output of {ledger.job}, and this is {job}"
@@ -284,6 +308,10 @@ def _losses(ledger: Ledger | None, origin: Origin) -> tuple[tuple[int, int, int]
         return ()
     gaps = ((p, ledger.ends.get(p, start), start) for p, start in sorted(origin.starts.items()))
     return ledger.lost + tuple(gap for gap in gaps if gap[1] < gap[2])
+
+
+def _offsets(document: Mapping[str, int]) -> Offsets:
+    return {int(partition): offset for partition, offset in document.items()}
 
 
 def _ranges(document: Mapping[str, Any]) -> OffsetRanges:
