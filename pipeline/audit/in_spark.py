@@ -127,7 +127,8 @@ class SparkAudit:
         request = self.prepared.request
         self._log_reading()
         if isinstance(request.source, LakeSource) and not request.is_shallow:
-            records = read_with_changes(self.spark, request.source, self._selection)
+            later_from = self.prepared.expected.scope.later_from
+            records = read_with_changes(self.spark, request.source, self._selection, later_from)
         else:
             records = read_records(self.spark, request.source, self._selection)
         checked = checks.check_records(records, self.prepared.begun_with).persist(StorageLevel.DISK_ONLY)

@@ -156,7 +156,8 @@ class PreparedAudit:
         """What a proof needs; None if it is unknown how many partitions the topic has."""
         if self.partitions is None:
             return None
-        return Known(self.partitions, self.preceding, self.counted_ranges)
+        later_from = self.expected.scope.later_from
+        return Known(self.partitions, self.preceding, self.counted_ranges, later_from)
 
     def result(self, records: AuditedRecords) -> AuditResult:
         """Return the result."""

@@ -21,6 +21,7 @@ from pipeline.runtime import options
 from pipeline.runtime.erasures import ErasureList
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
+from pipeline.schema import ARCHIVE_VERSION
 from pipeline.sinks.lake import local_ledger, published_ledger
 from pipeline.sinks.ledger import EarlierLog, Ledger
 from pipeline.sources.kafka_options import with_options
@@ -240,17 +241,26 @@ def _local_ledger(records: LocalRecords) -> list[Scope]:
 
 
 def _scopes(ledger: Ledger | None) -> list[Scope]:
-    """Return the scope of each log of an archive's ledger; none of one without offsets, as a copy's."""
-    if ledger is None or ledger.partitions == 0:
+    """Return the scope of each log of an archive's ledger; none of one that tells nothing, as some copy's."""
+    if ledger is None:
         return []
+    if ledger.partitions == 0:
+        later_from = ledger.columns_from.get(ARCHIVE_VERSION)
+        return [] if later_from is None else [Scope(later_from=later_from)]
     scopes = list[Scope]()
     logs: list[EarlierLog | Ledger] = [*ledger.earlier, ledger]
     for number, log in enumerate(logs):
         ends = log.records_end
-        ranges = {p: (first, max(first, ends.get(p, end))) for p, (first, end) in log.held.items()}
-        log_epoch = number if ledger.earlier else None
-        known_ends, is_newest = frozenset(ends), log is ledger
         scopes.append(
-            Scope("its ledger", None, log.origin, log.partitions, ranges, known_ends, log_epoch, is_newest)
+            Scope(
+                listed_by="its ledger",
+                origin=log.origin,
+                partitions=log.partitions,
+                ranges={p: (first, max(first, ends.get(p, end))) for p, (first, end) in log.held.items()},
+                known_ends=frozenset(ends),
+                log_epoch=number if ledger.earlier else None,
+                is_newest=log is ledger,
+                later_from=log.columns_from.get(ARCHIVE_VERSION),
+            )
         )
     return scopes
