@@ -149,6 +149,8 @@ class _Process:
                     self._house = self._build_house(settings, indexes.open_files_max)
                 urls = [*map(url_of, self._listeners[:2])]
                 this = build_round(settings, opened, indexes, self._house, stack, urls)
+                current = {lane.recovery.identity.name for lane in this.router.lanes}
+                indexes.keep_only(settings.log.topic, current)
                 this.router.goes_on = bool(self._gates)
                 if not self._gates:
                     self._build_servers(self._house, this.apps)

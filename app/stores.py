@@ -188,7 +188,7 @@ async def _try_to_open(
         else:
             await Settling(store, settings.log.topics[0], identity, clock, logger.info).settle(owned)
             division = Division(await layout_of(store, settings))
-            needs = _needs(store, settings.with_partitions(division.layout.partitions))
+            needs = _needs(store, settings.with_partitions(division.layout.partitions_of_log))
             inspection = await prepare_topics(store, *needs, is_development=settings.gateway.is_development)
             inspect, has_new_plan = partial(inspect_topics, store, *needs), store.routing_topic.has_new_plan
             await begin_log(store, settings.log.topics, identity)
@@ -309,7 +309,7 @@ async def inspect_kafka(store: LogStore, settings: Settings) -> list[Problem]:
     hidden = tuple(f"topic {name}: " for name in (*(topic.name for topic in settings.log.topics), routing))
     if any(sentence.startswith(hidden) for sentence in rights):
         return missing  # other problems of topics are not visible
-    divided = settings.with_partitions((await layout_of(store, settings)).partitions)
+    divided = settings.with_partitions((await layout_of(store, settings)).partitions_of_log)
     return missing + (await inspect_topics(store, *_needs(store, divided))).problems
 
 

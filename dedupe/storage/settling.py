@@ -1,5 +1,5 @@
 """
-Settles a plan: has each partition that it divides decided, by its owner, or by whoever waits for it too long.
+Settles a plan: has each partition with slots decided, by its owner, or by whoever waits for it too long.
 
 Whoever decides is a partition's owner for a moment, so several may try at once: the first decision counts
 (dedupe/storage/dividing.py).
@@ -103,8 +103,7 @@ class Settling:
     async def _decide_each(self, routing: Routing, partitions: Collection[int], *, keeps: bool) -> None:
         assert routing.plan is not None
         seal = await self.store.routing_topic.seal()
-        # What the parents had before the plan: its own decisions change none of their lineages.
-        before = Layout(routing.base, before_plan(routing))
+        before = Layout(routing.base, routing)
         slots = asyncio.Semaphore(AT_ONCE_MAX)
         decided = partial(self._decide, routing.plan, before=before, seal=seal, slots=slots, keeps=keeps)
         results = await asyncio.gather(*map(decided, sorted(partitions)), return_exceptions=True)
@@ -144,18 +143,3 @@ class Settling:
                 await asyncio.sleep(RETRY_S)
         finally:
             await log.close()
-
-
-def before_plan(routing: Routing) -> Routing:
-    """Return what was decided before the plan, as far as lineages of its parents go."""
-    assert routing.plan is not None
-    began = {
-        slot: tuple(stay for stay in stays if stay.plan < routing.version.plan)
-        for slot, stays in routing.earlier.items()
-    }
-    homes = list(routing.homes)
-    for slot, stays in routing.earlier.items():
-        if stays and stays[0].plan == routing.version.plan:
-            homes[slot] = stays[0].partition
-    earlier = {slot: stays for slot, stays in began.items() if stays}
-    return Routing(routing.base, routing.partitions, tuple(homes), earlier)

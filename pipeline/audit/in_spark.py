@@ -147,7 +147,11 @@ class SparkAudit:
         self.log_progress(f"comparing the keys of {read.record_count:,} records")
         earlier = folder.matching_keys(past, checked, read.record_count) if folder else None
         findings = evaluation.find_faults(
-            checked, read.summaries, self.prepared.preceding, outlives_retention=request.is_of_archive
+            checked,
+            read.summaries,
+            self.prepared.preceding,
+            () if request.division is None else request.division.jumps,
+            outlives_retention=request.is_of_archive,
         )
         linked = None
         if read.has_sessions:

@@ -9,7 +9,7 @@ import typer
 from pyspark.sql import SparkSession
 
 from pipeline.audit.deep import identity_secret
-from pipeline.audit.division import read_division
+from pipeline.audit.division import Division, read_division
 from pipeline.audit.inputs import comparison_of, with_input
 from pipeline.audit.prepared import AuditRequest, Engine
 from pipeline.audit.reconciliation import load_stats
@@ -79,8 +79,8 @@ ReshardOption = Annotated[
     typer.Option(
         "--reshard",
         metavar="FILE",
-        help="output of `gateway reshard status --output json`: with which number the records of partitions "
-        "begin that were divided off; instead of --begun-with",
+        help="output of `gateway reshard status --output json`: with which numbers the records of partitions "
+        "begin and go on that were given slots; instead of --begun-with",
     ),
 ]
 WindowOption = Annotated[
@@ -188,15 +188,16 @@ def audit(
     source, against = _with_options(source, against, kafka)
     if reshard is not None and begun_with is not None:
         raise UsageError("--reshard and --begun-with exclude each other")
-    division = None if reshard is None else read_division(reshard)
+    division = None if begun_with is None else Division.only(begun_with)
+    if reshard is not None:
+        division = read_division(reshard)
     request = AuditRequest(
         source=source,
         selection=Selection(since, until, from_offsets, to_offsets),
         against=against,
         stats=load_stats(stats, admin_token) if stats else None,
         partitions=partitions,
-        begun_with=begun_with if division is None else division.begun_with,
-        first_lane_seqs={} if division is None else division.first_lane_seqs,
+        division=division,
         window=window,
         index_keys_max=index_keys_max,
         retention=retention,

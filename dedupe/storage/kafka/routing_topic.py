@@ -16,7 +16,7 @@ from typing import NamedTuple
 from aiokafka import TopicPartition
 from aiokafka.errors import TopicAuthorizationFailedError
 
-from dedupe.decide.resharding import Decision, Plan, Routing, why_no_growth
+from dedupe.decide.resharding import Decision, Plan, Routing
 from dedupe.model.errors import ConfigurationError, IdentityMismatchError, RetriableError
 from dedupe.model.types import LogRecord, NewRecord, Offset
 from dedupe.storage.kafka.cluster import EARLIEST, LATEST, UNKNOWN_TOPIC, KafkaCluster, error_name
@@ -117,9 +117,7 @@ class RoutingTopic:
         self._plans_known = len(self._plans)
         routing = Routing.begun_with(partitions)
         for plan in self._plans:
-            before, routing = routing, routing.with_plan(plan)
-            if routing is not before and why_no_growth(plan, before.with_all(plan.before)):
-                raise IdentityMismatchError(f"{self.name} has a plan of another kind: run the newer gateway")
+            routing = routing.with_plan(plan)
         if self._plans:
             seal = await self.seal()
             for partition in range(max(plan.partitions for plan in self._plans)):
