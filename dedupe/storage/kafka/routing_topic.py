@@ -34,6 +34,7 @@ from dedupe.storage.routing_records import (
     plan_record,
     routing_topic_of,
 )
+from dedupe.storage.signs import CUT_NOW, PREPARED, Signs, signs_of
 
 NOTES_PARTITION = 0
 TOPIC_AUTHORIZATION_FAILED = 29
@@ -124,6 +125,13 @@ class RoutingTopic:
                 for decision in seal.decisions_in(partition, await self._decisions_of(partition)):
                     routing = routing.with_decision(decision)
         return routing, routing.version.plan in self._closed
+
+    async def signs(self, plan: int) -> Signs:
+        """Return what is said of a plan. Raises as `notes` does."""
+        async with self._turn:
+            await self._catch_up()
+        told, cut_now = (self._notes.of(name, self._key.topic) for name in (PREPARED, CUT_NOW))
+        return signs_of(plan, told, cut_now, is_closing=plan in self._closed)
 
     async def has_new_plan(self) -> bool:
         """Whether a plan was written since `routing` was asked for last. Raises as `notes` does."""
