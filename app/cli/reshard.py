@@ -60,6 +60,9 @@ def plan(
     notice: Annotated[
         float, typer.Option(min=0, help="Seconds between new partitions of Kafka and their first events.")
     ] = NOTICE_S,
+    now: Annotated[
+        bool, typer.Option("--now", help="Do not wait until gateways have prepared new partitions.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would move and what it takes, and do nothing.")
     ] = False,
@@ -84,7 +87,7 @@ def plan(
 
         wanted = Wanted(partitions, split)
         async with _resharding() as resharding:
-            await resharding.plan(wanted, notice_s=notice, is_dry=dry_run)
+            await resharding.plan(wanted, notice_s=notice, is_dry=dry_run, is_now=now)
         note("nothing has changed" if dry_run else "gateways that run go on with all partitions")
 
     run_quietly(run())

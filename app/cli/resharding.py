@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from app.cli.sizing import FILTER_BYTES_A_KEY, GB, INDEX_BYTES_A_KEY, RESTORED_PER_S
+from app.cli.waiting import Waiting
 from app.settings.model import Settings
 from dedupe.decide.lineage import Level
 from dedupe.decide.resharding import (
@@ -33,7 +34,9 @@ from dedupe.model.inherited import LEVELS_MAX
 from dedupe.model.types import Offset
 from dedupe.storage.log import LogStore
 from dedupe.storage.pinning import check_pins
+from dedupe.storage.routing_records import Note
 from dedupe.storage.settling import Plans, Settling
+from dedupe.storage.signs import CUT_NOW
 
 AddPartitions: TypeAlias = Callable[[str, int], Awaitable[bool]]
 
@@ -68,7 +71,7 @@ class Resharding:
     window_s: float  # for how long ids are remembered
     remembered_s: float  # for how long anything is
 
-    async def plan(self, wanted: Wanted, *, notice_s: float, is_dry: bool) -> None:
+    async def plan(self, wanted: Wanted, *, notice_s: float, is_dry: bool, is_now: bool = False) -> None:
         """
         Divide the topic, or go on with the same plan.
 
@@ -76,6 +79,7 @@ class Resharding:
             wanted: what shall become of its partitions.
             notice_s: how long consumers may take to see new partitions, before these get events.
             is_dry: whether to say what would happen, and do nothing.
+            is_now: whether not to wait until the indexes of new partitions are prepared.
 
         Raises:
             ConfigurationError: it cannot be divided like this, or Kafka does not allow it.
@@ -89,7 +93,7 @@ class Resharding:
                 raise ConfigurationError("a plan is being closed: `gateway reshard close` goes on with that")
             if routing.plan.moves != moves:
                 raise ConfigurationError("another plan is open: the command that began it ends it")
-            await self.settling.settle()
+            await self._carry_out(routing.plan, is_now=is_now)
             return
         plan = self._plan_of(routing, moves)
         for (source, target), slots in sorted(_shares(plan).items()):
@@ -101,6 +105,12 @@ class Resharding:
         await self._make_room(plan, routing, notice_s)
         await self._plans.write_plan(plan)
         await self._check_is_open(plan)
+        await self._carry_out(plan, is_now=is_now)
+
+    async def _carry_out(self, plan: Plan, *, is_now: bool) -> None:
+        """Settle a plan once gateways have prepared it, or none of them does, or at once."""
+        if is_now or not await Waiting(self.settling, plan.number).until_due():
+            await self._plans.note(Note(CUT_NOW, self.settling.topic.name, 0, str(plan.number)))
         await self.settling.settle()
 
     async def close(self) -> None:

@@ -20,6 +20,8 @@ class Layout:
         """
         assert routing is None or routing.base == partitions, routing
         self.base = partitions
+        self.open = routing if routing is not None and routing.undecided else None
+        """The same with an open plan, which does not count; None without one."""
         self.routing = routing if routing is not None and routing.pieces else None
         """None if the partitions are those of the beginning."""
         self.plan = 0 if routing is None else routing.decided_plan

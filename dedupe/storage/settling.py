@@ -19,7 +19,8 @@ from dedupe.model.identity import Identity
 from dedupe.model.types import Topic
 from dedupe.storage.dividing import decide
 from dedupe.storage.log import DecidingLog, PartitionLog
-from dedupe.storage.routing_records import Seal
+from dedupe.storage.routing_records import Note, Seal
+from dedupe.storage.signs import Signs
 
 PATIENCE_S = 120.0
 """How long a partition may refuse to be fenced, or gateways that run may fence it in between."""
@@ -40,6 +41,15 @@ class Plans(Protocol):
         """See RoutingTopic."""
 
     async def seal(self) -> Seal:
+        """See RoutingTopic."""
+
+    async def signs(self, plan: int) -> Signs:
+        """See RoutingTopic."""
+
+    async def has_new_plan(self) -> bool:
+        """See RoutingTopic."""
+
+    async def note(self, note: Note) -> None:
         """See RoutingTopic."""
 
     async def write_plan(self, plan: Plan) -> None:
@@ -72,6 +82,17 @@ class Settling:
     identity: Identity
     clock: Clock
     tell: Tell
+
+    async def is_due(self) -> bool:
+        """
+        Whether a plan is open, and to be carried out or closed now; until then its indexes are prepared.
+
+        Raises as `settle` does.
+        """
+        routing, _ = await self.store.routing_topic.routing(self.topic.partitions)
+        if routing.decisions or not routing.undecided:
+            return bool(routing.undecided)
+        return (await self.store.routing_topic.signs(routing.version.plan)).are_due(routing.undecided)
 
     async def settle(self, own: Collection[int] = ()) -> None:
         """

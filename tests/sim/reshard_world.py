@@ -19,7 +19,8 @@ from dedupe.partition.lane import Lane
 from dedupe.partition.partition_index import PartitionIndex
 from dedupe.storage.dividing import Division, decide
 from dedupe.storage.log import no_crashpoint
-from dedupe.storage.routing_records import Seal, mac_key_of
+from dedupe.storage.routing_records import Note, Notes, Seal, mac_key_of
+from dedupe.storage.signs import CUT_NOW, PREPARED, Signs, signs_of
 from tests.sim.crashes import SimulatedCrashError
 from tests.sim.session_world import DAY_MS, SessionWorld
 from tests.sim.world import CLEAN
@@ -41,6 +42,44 @@ async def deliver(world: "ReshardWorld", numbers: Iterable[int]) -> None:
     for number in numbers:
         world.clock.ms += 10
         await world.deliver([world.event(str(number))])
+
+
+class RoutingTopic:
+    """The plans of a simulated deployment, and what is said of them; see Plans."""
+
+    def __init__(self, world: "ReshardWorld") -> None:
+        self.world = world
+        self.closed: set[int] = set()
+        self.told: list[str] = []
+        self.notes = Notes()
+        self.before_plan: Callable[[], object] = lambda: None
+        self._known = 0
+
+    async def routing(self, partitions: int) -> tuple[Routing, bool]:
+        assert partitions == CLEAN.partitions
+        self._known = len(self.world.plans)
+        routing = self.world.routing()
+        return routing, routing.version.plan in self.closed
+
+    async def signs(self, plan: int) -> Signs:
+        told, cut_now = (self.notes.of(name, CLEAN.name) for name in (PREPARED, CUT_NOW))
+        return signs_of(plan, told, cut_now, is_closing=plan in self.closed)
+
+    async def has_new_plan(self) -> bool:
+        return len(self.world.plans) > self._known
+
+    async def seal(self) -> Seal:
+        return self.world.seal
+
+    async def note(self, note: Note) -> None:
+        self.notes.add(note)
+
+    async def write_plan(self, plan: Plan) -> None:
+        self.before_plan()
+        self.world.plans.append(plan)
+
+    async def close_plan(self, number: int) -> None:
+        self.closed.add(number)
 
 
 class ReshardWorld(SessionWorld):

@@ -1,6 +1,6 @@
 """
 Claim: with resharding by fenced cuts (ADR 0041) no key is stored twice, no record lies where its key is not
-at home, and no plan is decided twice by one partition, whatever crashes, is late, or reads a leader of before.
+at home, and no partition decides a plan twice, whatever crashes, is late, or reads a leader of before.
 """
 
 from random import Random

@@ -10,38 +10,13 @@ import pytest
 
 from app.cli.resharding import Resharding, Wanted
 from dedupe.decide.layout import Layout
-from dedupe.decide.resharding import Plan, Routing, spread_over
+from dedupe.decide.resharding import spread_over
 from dedupe.model.errors import ConfigurationError
 from dedupe.model.record import build_record
 from dedupe.storage.dividing import decide
-from dedupe.storage.routing_records import Seal
 from dedupe.storage.settling import Settling
-from tests.sim.reshard_world import ReshardWorld, begun
+from tests.sim.reshard_world import ReshardWorld, RoutingTopic, begun
 from tests.sim.world import CLEAN
-
-
-class RoutingTopic:
-    """The routing topic of a simulated deployment."""
-
-    def __init__(self, world: ReshardWorld) -> None:
-        self.world = world
-        self.closed: set[int] = set()
-        self.told: list[str] = []
-        self.before_plan: Callable[[], object] = lambda: None
-
-    async def routing(self, partitions: int) -> tuple[Routing, bool]:
-        routing = self.world.routing()
-        return routing, routing.version.plan in self.closed
-
-    async def seal(self) -> Seal:
-        return self.world.seal
-
-    async def write_plan(self, plan: Plan) -> None:
-        self.before_plan()
-        self.world.plans.append(plan)
-
-    async def close_plan(self, number: int) -> None:
-        self.closed.add(number)
 
 
 async def world_with_command() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
