@@ -117,6 +117,10 @@ class Settling:
             await self._decide_each(routing, due, keeps=is_closing and not routing.version.cut)
             await asyncio.sleep(0 if due else POLL_S)
             routing, is_closing = await self.store.routing_topic.routing(self.topic.partitions)
+        self.tell_decisions(routing)
+
+    def tell_decisions(self, routing: Routing) -> None:
+        """Tell what is decided of the last plan."""
         for partition, decision in sorted(routing.decisions.items()):
             cut = f"is divided at offset {decision.offset}"
             self.tell(f"partition {partition} {cut if decision.is_cut else 'keeps its slots'}")

@@ -17,6 +17,7 @@ import orjson
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 
+from dedupe.storage.signs import NEAR
 from tests.fault.conftest import PARTITIONS, kafka_log, sqlite_log
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event
@@ -25,6 +26,8 @@ from tests.support.verdict import read_kafka
 from tests.support.waiting import PATIENCE_S
 
 EVENTS = 60
+MANY, BATCH = 200_000, 500
+"""Enough that to read them takes longer than a request may."""
 SESSIONS = 12
 SESSION = "2dlpu8idjvw2es2uvixfliqYNu0"
 
@@ -180,6 +183,22 @@ async def test_topic_has_as_many_partitions_as_before_again_and_again(
 
     stored = [record.message_id for record in await read_kafka(kafka_bootstrap, topic, 8)]
     assert len(stored) == len(set(stored)) == 4 * (EVENTS + SESSIONS), "stored twice, or lost"
+
+
+@pytest.mark.kafka
+def test_new_partitions_are_prepared_and_nobody_is_refused(gateway: Gateway) -> None:
+    gateway.start()
+    for _ in range(MANY // BATCH):
+        posted(gateway, [new_event() for _ in range(BATCH)])
+
+    with requests_meanwhile(gateway) as statuses:
+        divide(gateway, 2 * PARTITIONS)
+
+    assert set(statuses) == {200}
+    heirs = gateway.stats()["partitions"][PARTITIONS:]
+    assert len(heirs) == PARTITIONS
+    assert all(each["state"] == "active" for each in heirs)
+    assert sum(each["restored_records"] for each in heirs) < 2 * PARTITIONS * NEAR
 
 
 async def copied(bootstrap_servers: str, topic: str) -> list[ConsumerRecord[bytes, bytes]]:
