@@ -113,41 +113,46 @@ def lineage_of(
         read_from_ms: pieces that end before it are left out.
     """
     ordered = sorted(pieces)
-    line = [piece for piece in ordered if not piece.slots.isdisjoint(slots)]
+    line = _joined([p._replace(slots=p.slots & slots) for p in ordered if not p.slots.isdisjoint(slots)])
     own = [piece for piece in ordered if piece.partition == partition]
     lane_seq = max((piece.next_seq for piece in line + own), default=0)
     newest_ms = max((piece.timestamp_ms for piece in line + own), default=0)
     levels: list[Level] = []
     lane_seq_min = timestamp_min_ms = 0
-    for piece, behind in zip(line, _records_behind(line, slots), strict=True):
+    for piece, behind in zip(line, _records_behind(line), strict=True):
         end_seq = lane_seq - behind
         if piece.timestamp_ms >= read_from_ms:
-            shift, shared = end_seq - piece.next_seq, piece.slots & slots
-            levels.append(
-                Level(
-                    *(piece.partition, piece.start, piece.end, shared, base, shift),
-                    lane_seq_min,
-                    timestamp_min_ms,
-                )
-            )
+            place, shift = (piece.partition, piece.start, piece.end), end_seq - piece.next_seq
+            levels.append(Level(*place, piece.slots, base, shift, lane_seq_min, timestamp_min_ms))
         lane_seq_min = max(lane_seq_min, end_seq - 1)
         timestamp_min_ms = max(timestamp_min_ms, piece.timestamp_ms)
     own_from = own[-1].end if own else 0
     return Lineage(partition, plan, tuple(levels), own_from, lane_seq, newest_ms, read_from_ms)
 
 
-def _records_behind(line: Sequence[Piece], slots: frozenset[Slot]) -> list[int]:
-    """Return for each piece how many records the slots of one of its own have had behind it, at least."""
-    behind: list[int | None] = [None] * len(line)
-    for slot in slots:
-        records = 0
-        for place in range(len(line) - 1, -1, -1):
-            piece = line[place]
-            if slot in piece.slots:
-                known = behind[place]
-                behind[place] = records if known is None else min(known, records)
-                records += piece.next_seq - piece.first_seq
-    return [each or 0 for each in behind]
+def _joined(line: Iterable[Piece]) -> list[Piece]:
+    """Return the pieces with those as one that follow each other in a log, with the same slots."""
+    joined: list[Piece] = []
+    for piece in line:
+        last = joined[-1] if joined else None
+        if last and (last.partition, last.end, last.next_seq, last.slots) == (
+            *(piece.partition, piece.start, piece.first_seq, piece.slots),
+        ):
+            joined[-1] = piece._replace(start=last.start, first_seq=last.first_seq)
+        else:
+            joined.append(piece)
+    return joined
+
+
+def _records_behind(line: Sequence[Piece]) -> list[int]:
+    """Return for each piece how many records one of its slots has had behind it, of those with the fewest."""
+    records_of: dict[Slot, int] = {}  # so far, from the last piece on
+    behind: list[int] = []
+    for piece in reversed(line):
+        behind.append(min(records_of.get(slot, 0) for slot in piece.slots))
+        for slot in piece.slots:
+            records_of[slot] = records_of.get(slot, 0) + piece.next_seq - piece.first_seq
+    return behind[::-1]
 
 
 def distance(lineage: Lineage | None, start: Offset, end: Offset) -> int:

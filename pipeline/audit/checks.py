@@ -47,6 +47,8 @@ OUTSIDE_RETENTION = "outside_retention"
 UNPROVED = "unproved"
 ERASED = "erased"
 UNERASED = "unerased"
+OTHER_LOG = "other_log"
+IN_EARLIER_LOG = "in_earlier_log"
 
 VIOLATIONS = {
     FOREIGN: "no gateway wrote it",
@@ -85,6 +87,9 @@ NOTICES = {
     OUTSIDE_RETENTION: "it is older than the retention",
     UNPROVED: "it has no checksum, so its content is unproved: an earlier gateway wrote it",
     ERASED: "its content was erased, as it says itself",
+    OTHER_LOG: "it is of another log, which --epoch audits by itself",
+    IN_EARLIER_LOG: "its event is in an earlier log of the archive, too, within the window: the topic was "
+    "copied or replayed, or its client has sent it to both",
 }
 """Kinds to report that are no fault of the gateway."""
 

@@ -58,10 +58,12 @@ class AuditRequest:
     """Leave out what an archive computes, and the content of its topic."""
     since_last: str | None = None
     """State folder of the last audit; None to audit the whole selection."""
-    read_ledger: Callable[[SparkSession], Scope | None] = lambda _: None
-    """Returns the scope of an archive's ledger; None if it has none."""
-    read_local_ledger: Callable[[LocalRecords], Scope | None] = lambda _: None
+    read_ledger: Callable[[SparkSession], Sequence[Scope]] = lambda _: ()
+    """Returns the scope of each log of an archive's ledger; none if it has no ledger."""
+    read_local_ledger: Callable[[LocalRecords], Sequence[Scope]] = lambda _: ()
     """Does so without Spark."""
+    log_epoch: int | None = None
+    """The log of an archive to audit; None for the newest."""
     engine: Engine = Engine.AUTO
     erasures: ErasureList | None = None
     """Persons of whom an archive must hold nothing."""
@@ -81,6 +83,8 @@ class AuditRequest:
             raise UsageError("--against compares an archive with its topic, kafka:// or log://")
         if self.since_last is not None and (self.against is not None or not self.selection.is_everything):
             raise UsageError("--since-last audits new records, so it takes no times, offsets or --against")
+        if self.log_epoch is not None and not self.is_of_archive:
+            raise UsageError("--epoch chooses a log of an archive, and a topic is one")
 
 
 class AuditedRecords(NamedTuple):
@@ -152,7 +156,8 @@ class PreparedAudit:
         """What a proof needs; None if it is unknown how many partitions the topic has."""
         if self.partitions is None:
             return None
-        return Known(self.partitions, self.preceding, self.counted_ranges)
+        later_from = self.expected.scope.later_from
+        return Known(self.partitions, self.preceding, self.counted_ranges, later_from)
 
     def result(self, records: AuditedRecords) -> AuditResult:
         """Return the result."""
@@ -180,6 +185,8 @@ class PreparedAudit:
         """Compare the records with the gateway's counters, if there are any."""
         if self.stats is None:
             return Reconciliation(reasons=["no --stats given"])
+        if not self.expected.scope.is_newest:
+            return Reconciliation(reasons=["the counters are of the archive's newest log"])
         if self.expected.scope.log_id is None:
             return Reconciliation(reasons=["the log that the archive was taken from is unknown"])
         topics = {summary.last_topic for summary in summaries}

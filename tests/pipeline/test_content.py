@@ -34,9 +34,16 @@ CHANGES: dict[str, str] = {
     "event": "'Forged'",
     "user_id": "'nobody'",
     "anonymous_id": "'nobody'",
+    "previous_id": "'nobody'",
+    "group_id": "'none'",
+    "name": "'Forged'",
+    "category": "'Forged'",
     "event_time": "timestamp '2020-01-01 00:00:00'",
     "day": "date '2020-01-01'",
+    "sent_at": "timestamp '2020-01-01 00:00:00'",
     "properties": "'{\"forged\":1}'",
+    "traits": "'{\"forged\":1}'",
+    "context": '\'{"ip":"203.0.113.7"}\'',
     "value": "concat(value, ' ')",
     "gw": "concat(substr(gw, 1, length(gw) - 1), X'00')",
     "message_id_bytes": "cast('another' as binary)",
@@ -52,7 +59,7 @@ UNPROVED_CHANGES: dict[str, str] = {
 }
 """Changes that only the topic shows."""
 
-PLACES = {"topic", "partition", "offset"}
+PLACES = {"topic", "partition", "offset", "log_epoch"}
 
 
 @pytest.fixture
