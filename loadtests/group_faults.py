@@ -8,6 +8,7 @@ answer, and every worker is sent a retry.
 
 import argparse
 import asyncio
+import json
 import os
 import platform
 import signal
@@ -92,7 +93,9 @@ class Bench:
             yield workers
             await workers.repeat()
             committed = await read_kafka(self.bootstrap_servers, topic, row.partitions)
-            assert_exactly_once(committed, workers.clients, begun_with=PARTITIONS)
+            said = cli(workers.all[0], "reshard", "status", "--output", "json").stdout
+            division = [json.loads(line) for line in said.splitlines()]
+            assert_exactly_once(committed, workers.clients, division=division)
             row.events, row.seconds = len(committed), time.monotonic() - began
             self.rows.append(row)
             print(line_of(row), flush=True)
