@@ -16,12 +16,11 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-import orjson
 import pytest
 
 from tests.fault.conftest import PARTITIONS, LogUnderTest, kafka_log
 from tests.support.gateway import Gateway
-from tests.support.http import cli
+from tests.support.http import cli, division_of
 from tests.support.peer_proxy import PeerProxy
 from tests.support.processes import HOST, children_of, free_port
 from tests.support.verdict import assert_exactly_once, read_kafka
@@ -131,8 +130,7 @@ async def test_group_is_divided_under_load_and_back_again(
     await workers.repeat()
     committed = await read_kafka(kafka_bootstrap, log.env["GATEWAY_TOPIC"], 2 * PARTITIONS)
     assert {record.partition for record in committed} == set(range(2 * PARTITIONS))
-    said = cli(workers.all[0], "reshard", "status", "--output", "json").stdout
-    division = [orjson.loads(line) for line in said.splitlines()]
+    division = division_of(workers.all[0])
     assert [row["slots"] > 0 for row in division] == [True] * PARTITIONS + [False] * PARTITIONS
     assert_exactly_once(committed, workers.clients, division=division)
 
