@@ -70,12 +70,13 @@ def plan(
     """
     Divide the clean topic on Kafka into more or fewer partitions, or a busy one in two.
 
-    Gateways that run go on by themselves, with the same settings: requests wait for seconds meanwhile, at
-    most GATEWAY_ANSWER_TIMEOUT, then they are answered 503. A partition that no gateway divides within five
-    seconds is divided by this command. GATEWAY_PARTITIONS stays what the topic began with. Ids, receipts and
-    client sessions stay known: the index of a partition that is given slots is read from the logs that had
-    them, up to 100,000 records a second, before it serves; its events get 503 until then. Kafka keeps
-    partitions that have no slots any more; they rest. If this command ends early, gateways go on, and so does
+    Gateways that run first read the indexes of new partitions, while they serve; this command tells how far
+    they are. Then they go on by themselves, with the same settings: requests wait for about a second
+    meanwhile, at most GATEWAY_ANSWER_TIMEOUT, then they are answered 503. A partition that no gateway divides
+    within five seconds is divided by this command. GATEWAY_PARTITIONS stays what the topic began with. Ids,
+    receipts and client sessions stay known. A partition that is given slots of several others reads their
+    logs after that, up to 100,000 records a second; its events get 503 until then. Kafka keeps partitions
+    that have no slots any more; they rest. If this command ends early, gateways go on, and so does
     the same command. The way back is a plan of the number of before. Exit codes: 0 divided, 1 the cluster
     does not answer, 2 it is refused, 3 the log is of another secret.
 
