@@ -141,13 +141,17 @@ def all_follow(workers: Workers, plan: int) -> bool:
 
 async def divide(workers: Workers, partitions: int, befalls: str) -> None:
     """Have the topic divided into so many partitions, and something befall a worker meanwhile."""
-    command = partial(cli, workers.all[0], "reshard", "plan", "--partitions", str(partitions))
-    victim = workers.all[1]
+    victim, asked = workers.all[1], workers.all[0]
+    arguments = ("--partitions", str(partitions), "--notice", "0", "--url", asked.admin_url)
+    command = partial(cli, asked, "reshard", "plan", *arguments)
     before = victim.log_path.read_text().count(DIVIDED)
     if befalls == "freeze":
         victim.is_in_use = False
         victim.process.send_signal(signal.SIGSTOP)
-    dividing = asyncio.create_task(asyncio.to_thread(command, "--notice", "0"))
+        refused = await asyncio.to_thread(command)
+        assert (refused.returncode, b"does not answer" in refused.stderr) == (2, True), refused.stderr
+    forced = () if befalls == "nothing" else ("--force",)
+    dividing = asyncio.create_task(asyncio.to_thread(command, *forced))
     if befalls == "kill":
         await until_in_thread(lambda: victim.log_path.read_text().count(DIVIDED) > before)
         victim.kill()
