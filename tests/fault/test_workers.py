@@ -113,6 +113,9 @@ async def stop(workers: Workers) -> None:
     assert not load.refusals(but=[leaving])
 
 
+@pytest.mark.regression(
+    "A worker that was frozen through a plan sent events to lanes of before, which stored them again."
+)
 @pytest.mark.parametrize("befalls", ["nothing", "kill", "freeze"])
 async def test_group_is_divided_under_load_and_back_again(
     workers: Workers, log: LogUnderTest, kafka_bootstrap: str, befalls: str
