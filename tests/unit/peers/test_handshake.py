@@ -16,8 +16,8 @@ from app.peers.handshake import (
     challenge_of,
     check_proof,
     hello_of,
-    magic_of,
     key_of,
+    magic_of,
     proof_of,
 )
 from app.peers.limits import Versions
