@@ -84,7 +84,11 @@ class GroupLanes:
         self.input_shares = GroupShares(membership, own.worker_id)
         self.can_follow = own.standby
         self.peers = Peers(
-            own.worker_id, secret=settings.gateway.identity_key, clock=clock, network=network_of(settings)
+            own.worker_id,
+            secret=settings.gateway.identity_key,
+            plan=plan,
+            clock=clock,
+            network=network_of(settings),
         )
         self.manager = LaneManager(
             member,

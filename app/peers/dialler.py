@@ -21,7 +21,7 @@ from dedupe.model.errors import (
 from dedupe.submission import Outcomes, Submission
 
 REFUSALS = {
-    "unauthenticated": "this worker has another GATEWAY_IDENTITY_SECRET",
+    "unauthenticated": "this worker has another GATEWAY_IDENTITY_SECRET, or follows another plan",
     "version": "this worker speaks no version of the frames that it speaks",
     "wrong_worker": "another worker listens at its address, or has this worker's name",
     "late_handshake": "the handshake took too long",

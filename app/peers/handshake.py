@@ -9,7 +9,8 @@ The handshake by which two workers prove that they know the identity secret. Pur
 
 Each MAC covers the role of its sender and both messages. Both nonces are new, so that nothing can be replayed
 or reflected. The dialler proves itself first, so that an unauthenticated caller obtains no MAC. The key is
-derived from the secret. Later frames are not authenticated: TLS protects connections that others could alter.
+derived from the secret, and from the number of the plan by which a worker spreads events. Later frames are
+not authenticated: TLS protects connections that others could alter.
 """
 
 import hashlib
@@ -65,9 +66,15 @@ def challenge_of(body: memoryview) -> Challenge:
     return challenge
 
 
-def key_of(secret: bytes) -> bytes:
-    """Derive the key of all proofs from the secret, which it does not reveal."""
-    return hashlib.blake2b(key=secret, person=_PURPOSE, digest_size=PROOF_BYTES).digest()
+def key_of(secret: bytes, plan: int = 0) -> bytes:
+    """
+    Derive the key of all proofs from the secret, which it does not reveal.
+
+    Workers that spread events by different plans have different keys: what one sends for a partition may have
+    no place in it any more.
+    """
+    said = plan.to_bytes(8, "big") if plan else b""
+    return hashlib.blake2b(said, key=secret, person=_PURPOSE, digest_size=PROOF_BYTES).digest()
 
 
 def proof_of(key: bytes, role: bytes, hello: Hello, challenge: Challenge) -> bytes:

@@ -34,15 +34,16 @@ class Peers(links.Peers):
         worker: str,
         *,
         secret: bytes,
+        plan: int = 0,
         clock: Clock,
         limits: PeerLimits | None = None,
         network: Network | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        """Connect nothing until `run`; `secret` is the same for all workers, `worker` unique."""
+        """Connect nothing until `run`; `secret` and `plan` are the same for all workers, `worker` unique."""
         self._shared = Shared(
             worker,
-            key_of(secret),
+            key_of(secret, plan),
             clock,
             limits or PeerLimits(),
             PeerMetrics(),

@@ -42,6 +42,11 @@ def test_key_is_not_the_secret() -> None:
     assert key_of(SECRET + b"!") != KEY
 
 
+def test_workers_of_different_plans_have_different_keys() -> None:
+    assert key_of(SECRET, 0) == KEY
+    assert len({key_of(SECRET, plan) for plan in range(5)}) == 5
+
+
 @pytest.mark.parametrize(
     "other",
     [
