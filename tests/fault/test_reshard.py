@@ -175,6 +175,9 @@ async def test_topic_has_as_many_partitions_as_before_again_and_again(
     assert [row["verified"] for row in verified] == [True] * 4
     assert {path.name for path in (gateway.data / "index" / topic).iterdir()} == {f"{n}-4" for n in range(4)}
     gateway.stop()
+    checked = cli(gateway, "topics", "check")
+    assert b"__consumer_offsets" in checked.stdout, checked  # of a single broker
+    assert b"stay empty" not in checked.stdout, checked
     gateway.delete_index()
     gateway.start()  # with partitions of Kafka that rest
     for first, (earlier, answer) in enumerate(told, 1):
