@@ -24,7 +24,7 @@ from app.admin.limit_metrics import LimitCollector
 from app.admin.tail import Tail
 from app.auth.ingress_limits import IngressLimits
 from app.auth.key_file import LOOK_INTERVAL_S, KeyFile
-from app.build import Alarms, build_ingest, build_inputs, build_observed, build_replays, build_router
+from app.build import Alarms, build_ingest, build_inputs, build_replays, build_router, with_side_topics
 from app.group import GroupLanes
 from app.http.penalties import DELAY_S
 from app.http.port import SEND_TIMEOUT_S
@@ -142,8 +142,7 @@ def build_round(
         observer=admin_context.tail,
         penalty_s=DELAY_S,
     )
-    if settings.gateway.observe:
-        ingest = replace(ingest, observed=build_observed(settings, opened.store, clock))
+    ingest = with_side_topics(ingest, settings, opened.store, clock)
     if input_specs := inputs_of(settings):
         inputs = build_inputs(
             settings,
@@ -158,8 +157,7 @@ def build_round(
     background_tasks = _background_tasks(parts, urls)
     if (native := ingest.identifier.native) is not None:
         background_tasks.append(native.use.watch())
-    if ingest.observed is not None:
-        background_tasks.append(ingest.observed.run())
+    background_tasks += [each.topic.run() for each in (ingest.observed, ingest.samples) if each is not None]
     lanes = group or LocalLanes(router.all_lanes)
     return Round(router, lanes, _apps_of(parts, ingest), background_tasks)
 
@@ -222,6 +220,7 @@ def _apps_of(parts: Parts, ingest: Ingest) -> list[ASGIApp]:
         native=None if native is None else native.use,
         use=ingest.use,
         observed=ingest.observed,
+        samples=ingest.samples,
         replay_at=build_replays(ingest, parts.opened.store, settings.log.topics[1]),
     )
     registry = _registry_of(parts, admin_context)

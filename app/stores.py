@@ -180,8 +180,7 @@ async def _try_to_open(
         if not await check_pins(store, settings.log.topics, identity):
             await check_old_pins(store, settings)
         if isinstance(store, SqliteStore):
-            observed = [settings.log.observed_topic] if settings.gateway.observe else []
-            for topic in (*settings.log.topics, *observed):
+            for topic in (*settings.log.topics, *settings.side_topics):
                 await store.create_topic(*topic)
             newest_ms = await store.newest_timestamp_ms()
             await check_clock(store, settings, clock, newest_ms=newest_ms, accepted_day=accepted_day)
@@ -332,7 +331,7 @@ def kafka_topics_of(settings: Settings) -> list[TopicSpec]:
         TopicSpec(*clean, "GATEWAY_PARTITIONS"),
         TopicSpec(*quarantine, "GATEWAY_QUARANTINE_PARTITIONS"),
         routing_spec(clean),
-        *([TopicSpec(*settings.log.observed_topic, "GATEWAY_OBSERVE")] if settings.gateway.observe else []),
+        *(TopicSpec(*topic, setting) for topic, setting in settings.side_topics.items()),
     ]
 
 

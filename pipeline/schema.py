@@ -76,6 +76,29 @@ SESSIONS = T.StructType(
     ]
 )
 
+DUPLICATE_SAMPLE = T.StructType(
+    [
+        T.StructField("source", T.StringType()),
+        T.StructField("message_id", T.StringType()),
+        T.StructField("original_partition", T.IntegerType()),
+        T.StructField("original_offset", T.LongType()),
+        T.StructField("cause", T.StringType()),
+        T.StructField("library", T.StringType()),
+        T.StructField("library_version", T.StringType()),
+        T.StructField("arrived_ms", T.LongType()),
+    ]
+)
+"""A record of the topic of samples, see app/ingest/duplicate_samples.py."""
+
+DUPLICATES = T.StructType(
+    [
+        *DUPLICATE_SAMPLE.fields[:-1],
+        T.StructField("arrived_at", T.TimestampType()),  # of the copy
+        T.StructField("log_partition", T.IntegerType()),  # of the sample
+        T.StructField("log_offset", T.LongType()),
+    ]
+)
+
 DAY = ("dt",)
 """The folders of tables by day."""
 

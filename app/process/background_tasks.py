@@ -104,11 +104,13 @@ async def trim_log(router: Router, settings: Settings, clock: Clock, trim: Trim)
         before_ms = newest_ms - int(settings.index.retention * 1000)
         if before_ms <= 0:
             continue
-        for topic in (settings.log.topic, settings.log.quarantine_topic):
+        for topic in (*settings.log.topics, *settings.side_topics):
             try:
-                await _trim_topic(topic, before_ms, TRIM_RECORDS_MAX, trim)
+                await _trim_topic(topic.name, before_ms, TRIM_RECORDS_MAX, trim)
             except RetriableError as err:
-                logger.warning("expired events not deleted, trying again later", topic=topic, error=str(err))
+                logger.warning(
+                    "expired events not deleted, trying again later", topic=topic.name, error=str(err)
+                )
 
 
 def _newest_timestamp_ms(lanes: Sequence[Lane]) -> int:

@@ -125,6 +125,11 @@ class LogSettings(Section):
         return Topic(f"{self.topic}.observed", 1)
 
     @property
+    def duplicates_topic(self) -> Topic:
+        """The topic of samples of duplicates. It has one partition."""
+        return Topic(f"{self.topic}.duplicates", 1)
+
+    @property
     def topics(self) -> tuple[Topic, Topic]:
         """The clean topic and its quarantine, each with the number of its partitions."""
         return (

@@ -8,6 +8,7 @@ from dedupe.storage.kafka.cluster import KafkaCluster, group_of
 from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.group import KafkaMembership
 from dedupe.storage.kafka.log import KafkaLog
+from dedupe.storage.kafka.plain_producer import PlainProducer
 from dedupe.storage.kafka.routing_topic import RoutingKey, RoutingTopic
 from dedupe.storage.kafka.self_test import check_fencing
 from dedupe.storage.log import Crashpoint, no_crashpoint
@@ -69,6 +70,9 @@ class KafkaStore:
         beside = TopicPartition(routing_topic_of(topic), partition + 1)
         return KafkaLog(self, topic, partition, beside)
 
+    def appender(self, topic: str) -> PlainProducer:
+        return PlainProducer(self.config, self.cluster, TopicPartition(topic, 0))
+
     async def check_fencing(self, topic: str, *, now_ms: int) -> None:
         """Test on a quarantine topic whether the brokers fence; arguments and errors as of check_fencing."""
         await check_fencing(self.config, self.cluster, topic, now_ms=now_ms)
@@ -105,5 +109,5 @@ class KafkaStore:
 
     async def close(self) -> None:
         if self._routing is not None:
-            self._routing.close()
+            await self._routing.close()
         self.cluster.close()
