@@ -38,9 +38,16 @@ ARCHIVE = T.StructType(
         T.StructField("event", T.StringType()),
         T.StructField("user_id", T.StringType()),
         T.StructField("anonymous_id", T.StringType()),
+        T.StructField("previous_id", T.StringType()),
+        T.StructField("group_id", T.StringType()),
+        T.StructField("name", T.StringType()),
+        T.StructField("category", T.StringType()),
         T.StructField("event_time", T.TimestampType()),  # the client's clock
+        T.StructField("sent_at", T.TimestampType()),  # the client's clock
         T.StructField("day", T.DateType()),  # UTC, of event_time, or of the log time if that is null
         T.StructField("properties", T.StringType()),  # JSON
+        T.StructField("traits", T.StringType()),  # JSON
+        T.StructField("context", T.StringType()),  # JSON
         T.StructField("value", T.StringType()),  # the event as JSON, whole
         T.StructField("gw", T.BinaryType()),
         T.StructField("gs", T.BinaryType()),  # null in archives that began without this column
@@ -55,6 +62,11 @@ ARCHIVE = T.StructType(
 
 DERIVED = tuple(name for name in ARCHIVE.names if name not in {*RECORD.names, LOG_EPOCH})
 """The columns of an archive that the job computes of each record, such as type and day."""
+ARCHIVE_VERSION = 2
+"""Of the columns of ARCHIVE, as ledgers count them."""
+
+LATER_COLUMNS = ("previous_id", "group_id", "name", "category", "sent_at", "traits", "context")
+"""The columns that came with version 2: null in the rows of before."""
 
 MINUTE_COUNTS = T.StructType(
     [

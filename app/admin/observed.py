@@ -1,4 +1,4 @@
-"""The topics of which nothing is promised: observed events by verdict, samples of duplicates, what is there."""
+"""The topics of which nothing is promised: observed events by verdict, and samples of duplicates."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -35,8 +35,8 @@ class SampleCollector(ScrapedCollector):
         records = _records_of(
             self._samples.topic,
             "gateway_duplicate_samples",
-            "Duplicates with GATEWAY_DUPLICATE_SAMPLES: appended, dropped since the log was too slow, or left "
-            "out beyond the quota of their source",
+            "Duplicates with GATEWAY_DUPLICATE_SAMPLES: appended, dropped since the log was too slow, or "
+            "left out beyond the quota of their source",
         )
         records.add_metric(["left_out"], self._samples.left_out)
         yield records

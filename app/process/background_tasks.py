@@ -17,7 +17,6 @@ from dedupe.router import Router
 
 READY_POLL_S = 0.05
 OUTAGE_POLL_S = 1.0
-PLAN_POLL_S = 0.25
 GATE_S = 3.0
 TRIM_INTERVAL_S = 10.0
 """The interval of deletion from the embedded log."""
@@ -53,17 +52,6 @@ async def announce(
         file=sys.stderr,
         flush=True,
     )
-
-
-async def watch_plans(has_new_plan: Callable[[], Awaitable[bool]], is_due: asyncio.Event) -> None:
-    """Set an event once a plan to divide the topic was written."""
-    while not is_due.is_set():
-        await asyncio.sleep(PLAN_POLL_S)
-        try:
-            if await has_new_plan():
-                is_due.set()
-        except RetriableError as err:
-            logger.debug("plans not read, trying again", error=str(err))
 
 
 async def open_gate(gate: Gate, router: Router) -> None:

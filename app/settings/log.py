@@ -107,7 +107,7 @@ class LogSettings(Section):
         ge=1,
         le=1024,
         description="Partitions that the clean topic begins with; fixed once it exists, also while it gets "
-        "more by `gateway reshard`.",
+        "more or fewer by `gateway reshard`.",
     )
     quarantine_partitions: int = Field(
         1, ge=1, le=64, description="Partitions of the quarantine topic; fixed once it exists."

@@ -1,4 +1,4 @@
-"""An Appender on a partition that has one writer at a time: it fences before its first batch, and in doubt."""
+"""An Appender on a partition with one writer at a time: it fences before its first batch, and in doubt."""
 
 from collections.abc import Sequence
 

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from pipeline.schema import LOG_EPOCH
+from pipeline.schema import LATER_COLUMNS, LOG_EPOCH
+from pipeline.sources.records import Offsets
 
 HOUR_US, DAY_US = 3_600_000_000, 86_400_000_000
 NO_TIME = -1
@@ -24,7 +25,13 @@ _TEXTS = {
     "event": "event",
     "user_id": "userId",
     "anonymous_id": "anonymousId",
+    "previous_id": "previousId",
+    "group_id": "groupId",
+    "name": "name",
+    "category": "category",
     "properties": "properties",
+    "traits": "traits",
+    "context": "context",
 }
 """Columns, each with its field of an event."""
 
@@ -40,21 +47,38 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class StoredColumns:
     """The columns of schema.ARCHIVE that a batch has beside its records."""
 
-    def __init__(self, batch: pa.RecordBatch) -> None:
+    def __init__(self, batch: pa.RecordBatch, later_from: Offsets | None) -> None:
+        """
+        Take a batch.
+
+        Args:
+            batch: schema.RECORD, and columns of schema.ARCHIVE.
+            later_from: as of columns.read_with_changes.
+        """
         self._batch = batch
         self._names = set(batch.schema.names)
+        self._is_older = _older(batch, later_from)
+        lacks_later = self._is_older.tolist()
+        none_lacks = [False] * batch.num_rows
         self._texts = [
-            (batch.column(name).to_pylist(), field, f'"{field}":'.encode())
+            (
+                batch.column(name).to_pylist(),
+                lacks_later if name in LATER_COLUMNS else none_lacks,
+                field,
+                f'"{field}":'.encode(),
+            )
             for name, field in _TEXTS.items()
             if name in self._names
         ]
-        self._has_times = bool(self._names & {*_TIMES})
+        self._has_times, self._has_sent_at = bool(self._names & {*_TIMES}), "sent_at" in self._names
         self._event_us = np.full(batch.num_rows, NO_TIME, np.int64)
+        self._sent_us = np.full(batch.num_rows, NO_TIME, np.int64)
 
     def follow(self, row: int, document: Any, value: bytes, *, is_cloudevent: bool) -> bool:
         """Whether the texts of a row plainly follow from its value; remembers the client's time."""
         if not all(
-            _is_text(stored[row], document.get(field), told, value) for stored, field, told in self._texts
+            lacks[row] or _is_text(stored[row], document.get(field), told, value)
+            for stored, lacks, field, told in self._texts
         ):
             return False
         if self._has_times:
@@ -62,6 +86,11 @@ class StoredColumns:
             if event_us is None:
                 return False
             self._event_us[row] = event_us
+        if self._has_sent_at and not self._is_older[row]:
+            sent_us = _event_time(document.get("sentAt"))
+            if sent_us is None:
+                return False
+            self._sent_us[row] = sent_us
         return True
 
     def others_follow(self, time_us: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -80,6 +109,8 @@ class StoredColumns:
             is_same &= self._batch.column(name).is_null().to_numpy(zero_copy_only=False)
         if "event_time" in self._names:
             is_same &= self._integers("event_time") == self._event_us
+        if self._has_sent_at:
+            is_same &= self._integers("sent_at") == self._sent_us
         if "day" in self._names:
             told_us = np.where(self._event_us == NO_TIME, time_us, self._event_us)
             is_same &= self._integers("day") == np.floor_divide(told_us, DAY_US)
@@ -100,6 +131,20 @@ class StoredColumns:
         filled = column.cast(pa.int64()).fill_null(NO_TIME)
         numbers: npt.NDArray[np.int64] = filled.to_numpy(zero_copy_only=False)
         return numbers
+
+
+def _older(batch: pa.RecordBatch, later_from: Offsets | None) -> npt.NDArray[np.bool_]:
+    """Whether each row has none of schema.LATER_COLUMNS, and need not, since it was written before them."""
+    is_older = np.full(batch.num_rows, later_from is None)
+    if later_from:
+        places = (batch.column(name).fill_null(0).to_numpy() for name in ("partition", "offset"))
+        partition, offset = places
+        for number, first in later_from.items():
+            is_older |= (partition == number) & (offset < first)
+    for name in LATER_COLUMNS:
+        if name in batch.schema.names:
+            is_older &= batch.column(name).is_null().to_numpy(zero_copy_only=False)
+    return is_older
 
 
 def _is_text(stored: str | None, field: Any, told: bytes, value: bytes) -> bool:

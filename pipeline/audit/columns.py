@@ -6,14 +6,15 @@ The content of an archive beside what it was made from: its values, and its topi
     differing            its records whose content is not that of the same offset of the topic
 """
 
+from collections.abc import Callable
 from functools import partial
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.audit.checks import ALTERED, FOREIGN, UNERASED
-from pipeline.schema import DERIVED, RECORD
-from pipeline.sources.records import LakeSource, Selection, from_archive, read_lake, within
+from pipeline.schema import DERIVED, LATER_COLUMNS, RECORD
+from pipeline.sources.records import LakeSource, Offsets, Selection, from_archive, read_lake, within
 from pipeline.transforms.clean_topic import archived
 from pipeline.transforms.erased import Persons, in_archive, listed
 
@@ -30,21 +31,43 @@ def read_with_stored(spark: SparkSession, source: LakeSource, selection: Selecti
     return records.select(*RECORD.names, "stored.*")
 
 
-def read_with_changes(spark: SparkSession, source: LakeSource, selection: Selection) -> DataFrame:
+def read_with_changes(
+    spark: SparkSession, source: LakeSource, selection: Selection, later_from: Offsets | None = None
+) -> DataFrame:
     """
     Return the records of an archive in schema.RECORD, with `changed`.
 
     `changed` has the names of DERIVED columns, separated by commas, that are not what `archive` computes from
     the record; null if all are. Columns that a table lacks are not compared.
+
+    Args:
+        spark: the session.
+        source: the archive.
+        selection: of its records.
+        later_from: the first offset of each partition whose row must have schema.LATER_COLUMNS; one that is
+            left out has no other rows. None if that is unknown: then any row may have none of them.
     """
     archive = read_lake(spark, source)
     derived = [name for name in DERIVED if name in archive.columns]
     stored = F.struct(*derived).alias("stored")
     records = archive.select("*", stored).transform(from_archive, "stored").transform(within, selection)
     computed = records.transform(archived, F.struct(*RECORD.names).alias("record"), "stored")
-    differing = [F.when(~F.col(name).eqNullSafe(F.col("stored")[name]), F.lit(name)) for name in derived]
+    is_older = _is_older(later_from, [name for name in LATER_COLUMNS if name in derived])
+    differing = [
+        F.when(~F.col(name).eqNullSafe(F.col("stored")[name]) & ~is_older(name), F.lit(name))
+        for name in derived
+    ]
     changed = F.concat_ws(", ", *differing)
     return computed.select("record.*", F.when(changed != "", changed).alias("changed"))
+
+
+def _is_older(later_from: Offsets | None, later: list[str]) -> Callable[[str], Column]:
+    """Return a function: whether a row need not have a column, since it was written before that came."""
+    may_be_older = F.lit(later_from is None)
+    for partition, offset in (later_from or {}).items():
+        may_be_older |= (F.col("partition") == partition) & (F.col("offset") < offset)
+    has_none = F.coalesce(*(F.col("stored")[name].cast("string") for name in later), F.lit(None)).isNull()
+    return lambda name: may_be_older & has_none if name in later else F.lit(False)
 
 
 def differing(archive: DataFrame, topic: DataFrame) -> DataFrame:

@@ -81,8 +81,10 @@ def expect_archive(
         ledger = replace(ledger, ranges=_clipped(ledger.ranges, selection))
     if against is None:
         return Expected(ledger or Scope())
-    if ledger is None:
-        return replace(topic, scope=replace(topic.scope, listed_by=str(against), ranges={}))
+    if ledger is None or ledger.listed_by is None:
+        later_from = None if ledger is None else ledger.later_from
+        listed = replace(topic.scope, listed_by=str(against), ranges={}, later_from=later_from)
+        return replace(topic, scope=listed)
     if ledger.origin != topic.scope.origin:
         raise PipelineError(f"--against {against} is not what the archive was taken from")
     return replace(topic, scope=replace(ledger, topic=topic.scope.topic))

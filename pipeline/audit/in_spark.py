@@ -127,7 +127,8 @@ class SparkAudit:
         request = self.prepared.request
         self._log_reading()
         if isinstance(request.source, LakeSource) and not request.is_shallow:
-            records = read_with_changes(self.spark, request.source, self._selection)
+            later_from = self.prepared.expected.scope.later_from
+            records = read_with_changes(self.spark, request.source, self._selection, later_from)
         else:
             records = read_records(self.spark, request.source, self._selection)
         checked = checks.check_records(records, self.prepared.begun_with).persist(StorageLevel.DISK_ONLY)
@@ -146,7 +147,11 @@ class SparkAudit:
         self.log_progress(f"comparing the keys of {read.record_count:,} records")
         earlier = folder.matching_keys(past, checked, read.record_count) if folder else None
         findings = evaluation.find_faults(
-            checked, read.summaries, self.prepared.preceding, outlives_retention=request.is_of_archive
+            checked,
+            read.summaries,
+            self.prepared.preceding,
+            () if request.division is None else request.division.jumps,
+            outlives_retention=request.is_of_archive,
         )
         linked = None
         if read.has_sessions:

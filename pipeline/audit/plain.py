@@ -28,6 +28,7 @@ from dedupe.model.record import (
 from pipeline.audit.archived import StoredColumns
 from pipeline.audit.rules import QUARANTINE_SUFFIX
 from pipeline.schema import RECORD
+from pipeline.sources.records import Offsets
 from pipeline.transforms.clean_topic import BASE_HEADER_BYTES
 from pipeline.transforms.erased import ERASED
 
@@ -58,13 +59,14 @@ class Plain(NamedTuple):
     is_erased: Flags
 
 
-def plain_records(batch: pa.RecordBatch, partitions: int) -> Plain:
+def plain_records(batch: pa.RecordBatch, partitions: int, later_from: Offsets | None = None) -> Plain:
     """
     Judge each record of a batch by itself.
 
     Args:
         batch: schema.RECORD, and columns of schema.ARCHIVE to compare with what `archive` computes.
         partitions: how many the topic has.
+        later_from: as of columns.read_with_changes.
     """
     partition, partition_known = _numbers(batch, "partition")
     offset, offset_known = _numbers(batch, "offset")
@@ -86,7 +88,8 @@ def plain_records(batch: pa.RecordBatch, partitions: int) -> Plain:
         & ((key % np.uint64(partitions)).astype(np.int64) == partition)
     )
     # Of other times the columns that follow from them are unknown.
-    states = _contents(batch, headers, np.where(is_plain, time_us, 0), flags.tolist())
+    stored = StoredColumns(batch, later_from) if batch.num_columns > len(RECORD) else None
+    states = _contents(batch, stored, headers, np.where(is_plain, time_us, 0), flags.tolist())
     is_plain &= states != _NOT_PLAIN
     return Plain(partition, offset, time_us, lane_seq, key, is_plain, states == _UNPROVED, states == _ERASED)
 
@@ -115,7 +118,11 @@ def _matrix(headers: list[bytes | None]) -> npt.NDArray[np.uint8]:
 
 
 def _contents(
-    batch: pa.RecordBatch, headers: list[Any], time_us: Numbers, flags: list[int]
+    batch: pa.RecordBatch,
+    stored: StoredColumns | None,
+    headers: list[Any],
+    time_us: Numbers,
+    flags: list[int],
 ) -> npt.NDArray[np.int8]:
     """Return a state for each record: whether its value and stored columns are those of its event."""
     states = np.full(batch.num_rows, _NOT_PLAIN, np.int8)
@@ -125,7 +132,6 @@ def _contents(
     judge = _quarantined if topics[0].endswith(QUARANTINE_SUFFIX) else _event
     names = ("source", "key", "value")
     columns = (batch.column(name).cast(pa.binary()).to_pylist() for name in names)
-    stored = StoredColumns(batch) if batch.num_columns > len(RECORD) else None
     # No document is kept: ten thousand of them at once would keep Python's collector busy.
     for row, (source, key, value, gw, flag) in enumerate(zip(*columns, headers, flags, strict=True)):
         try:

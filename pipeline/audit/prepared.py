@@ -1,8 +1,8 @@
 """An audit before it reads: what is asked, what the source should hold, and what the gateway promises."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.audit import scope
 from pipeline.audit.checks import BEFORE_FIRST, DedupeBounds, PrecedingRecord
+from pipeline.audit.division import Division
 from pipeline.audit.expected import Expected, expect_archive
 from pipeline.audit.proof import Known
 from pipeline.audit.reconciliation import Reading, Reconciliation, Stats, reconcile
@@ -47,10 +48,8 @@ class AuditRequest:
     against: Source | None = None
     stats: Stats | None = None
     partitions: int | None = None
-    begun_with: int | None = None
-    """Partitions of before the topic was divided; None: it never was."""
-    first_lane_seqs: Mapping[int, int] = field(default_factory=dict)
-    """Of partitions that were divided off, as far as they are known."""
+    division: Division | None = None
+    """How the topic was divided; None: never."""
     window: timedelta | None = None
     index_keys_max: int | None = None
     retention: timedelta | None = None
@@ -72,7 +71,7 @@ class AuditRequest:
     @property
     def is_provable(self) -> bool:
         """Whether a proof suffices; else the audit lists or saves something of each record."""
-        return self.retention is None and self.since_last is None and self.begun_with is None
+        return self.retention is None and self.since_last is None and self.division is None
 
     @property
     def is_of_archive(self) -> bool:
@@ -144,7 +143,8 @@ class PreparedAudit:
     @property
     def begun_with(self) -> int | None:
         """The partitions by which keys are routed first."""
-        return self.request.begun_with or self.partitions
+        division = self.request.division
+        return self.partitions if division is None else division.begun_with
 
     @property
     def counted_ranges(self) -> OffsetRanges:
@@ -156,7 +156,8 @@ class PreparedAudit:
         """What a proof needs; None if it is unknown how many partitions the topic has."""
         if self.partitions is None:
             return None
-        return Known(self.partitions, self.preceding, self.counted_ranges)
+        later_from = self.expected.scope.later_from
+        return Known(self.partitions, self.preceding, self.counted_ranges, later_from)
 
     def result(self, records: AuditedRecords) -> AuditResult:
         """Return the result."""
@@ -209,11 +210,10 @@ class PreparedAudit:
         return {p: record for p, record in firsts.items() if record is not None} | retained
 
     def _before_first(self, partition: int) -> PrecedingRecord | None:
-        """Return what is before offset 0: the records of a partition that was divided off go on."""
-        request = self.request
-        if request.begun_with is None or partition < request.begun_with:
+        """Return what is before offset 0: the records of a partition that was given slots go on."""
+        if self.request.division is None:
             return BEFORE_FIRST
-        lane_seq = request.first_lane_seqs.get(partition)
+        lane_seq = self.request.division.first_lane_seqs.get(partition)
         return None if lane_seq is None else BEFORE_FIRST._replace(lane_seq=lane_seq - 1)
 
     def _undecided_reasons(self, summaries: Sequence[PartitionSummary]) -> list[str]:

@@ -24,6 +24,7 @@ from pipeline.audit.deep import finder
 from pipeline.audit.plain import plain_records
 from pipeline.audit.runs import KEYS, PASSED, REPEATED, RUNS, keys_of, passed, repeated, repeated_in, runs_of
 from pipeline.audit.verdict import PartitionSummary, Timeline
+from pipeline.sources.records import Offsets
 from pipeline.transforms.erased import Persons, in_archive
 
 STEP_S = evaluation.ROW_STEPS_S[0]
@@ -48,11 +49,13 @@ class Known(NamedTuple):
     """The record before the first one, by partition."""
     counted_ranges: Mapping[int, tuple[int, int]]
     """Offsets [start, end) that a reconciliation counts, by partition."""
+    later_from: Offsets | None = None
+    """Of an archive, as of columns.read_with_changes."""
 
 
 def prove(records: DataFrame, known: Known) -> Proof | None:
     """Return the proof that records have no fault; None if there is none. Records as of runs.passed."""
-    pass_ = passed(known.partitions, known.counted_ranges)
+    pass_ = passed(known.partitions, known.counted_ranges, known.later_from)
     rows = records.mapInArrow(pass_, from_arrow_schema(PASSED)).persist(StorageLevel.DISK_ONLY)
     try:
         runs = rows.where(F.col("records").isNotNull()).select(*RUNS.names)
@@ -89,7 +92,7 @@ def prove_locally(
     for batch in batches:
         if not batch.num_rows:
             continue
-        plain = plain_records(batch, known.partitions)
+        plain = plain_records(batch, known.partitions, known.later_from)
         if not plain.is_plain.all():
             return None
         if persons is not None and in_archive(persons, batch).any():

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.audit.plain import Plain, plain_records
+from pipeline.sources.records import Offsets
 
 BUCKET_BITS = 3
 BUCKETS = 1 << BUCKET_BITS
@@ -52,14 +53,14 @@ REPEATED = pa.schema([("partition", pa.int32())])
 
 
 def passed(
-    partitions: int, counted_ranges: Mapping[int, tuple[int, int]]
+    partitions: int, counted_ranges: Mapping[int, tuple[int, int]], later_from: Offsets | None
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for mapInArrow: from schema.RECORD, and columns to compare, to PASSED."""
+    """Return the function for mapInArrow: from schema.RECORD, and columns as of plain_records, to PASSED."""
 
     def pass_(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if batch.num_rows:
-                plain = plain_records(batch, partitions)
+                plain = plain_records(batch, partitions, later_from)
                 yield _as_passed(runs_of(batch, plain, counted_ranges))
                 yield _as_passed(keys_of(plain))
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pipeline.audit.checks import MISSING, NOT_ARCHIVED
 from pipeline.audit.verdict import AffectedRecord, Finding, PartitionSummary
 from pipeline.sources.extent import OffsetRanges, selection_of
-from pipeline.sources.records import Selection, Source, read_records
+from pipeline.sources.records import Offsets, Selection, Source, read_records
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,8 @@ class Scope:
     """The number of the log, in an archive that has had several."""
     is_newest: bool = True
     """Whether it is the log that the archive goes on with."""
+    later_from: Offsets | None = None
+    """As of columns.read_with_changes."""
 
     @property
     def log_id(self) -> str | None:

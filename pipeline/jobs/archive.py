@@ -9,6 +9,7 @@ from pipeline.runtime.checkpoint import default_checkpoint
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.runtime.streams import StreamPlan
+from pipeline.schema import ARCHIVE_VERSION
 from pipeline.sinks.backfill import Backfill
 from pipeline.sinks.batch_writer import SinkPlan, run_to_sink
 from pipeline.sinks.days import days_of
@@ -57,7 +58,14 @@ def archive(
     sink = lake_sink(lake)
     checkpoint = checkpoint or default_checkpoint(lake.path, f"archive-{lake.format}", origin.id)
     plan = StreamPlan("archive", source, checkpoint, once, interval, metrics_port, metrics_file)
-    output = SinkPlan(sink, archived, recovers=recover, accepts_loss=accept_loss, takes_next_topic=next_topic)
+    output = SinkPlan(
+        sink,
+        archived,
+        recovers=recover,
+        accepts_loss=accept_loss,
+        takes_next_topic=next_topic,
+        columns_version=ARCHIVE_VERSION,
+    )
     if days is not None and not isinstance(sink, ParquetFolder):
         Backfill(spark, plan, origin, output, sink, batch_offsets).replace(days)
         print(f"the days {days} of {lake} are replaced")

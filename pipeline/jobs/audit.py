@@ -9,7 +9,7 @@ import typer
 from pyspark.sql import SparkSession
 
 from pipeline.audit.deep import identity_secret
-from pipeline.audit.division import read_division
+from pipeline.audit.division import Division, read_division
 from pipeline.audit.inputs import comparison_of, with_input
 from pipeline.audit.prepared import AuditRequest, Engine
 from pipeline.audit.reconciliation import load_stats
@@ -21,6 +21,7 @@ from pipeline.runtime import options
 from pipeline.runtime.erasures import ErasureList
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
+from pipeline.schema import ARCHIVE_VERSION
 from pipeline.sinks.lake import local_ledger, published_ledger
 from pipeline.sinks.ledger import EarlierLog, Ledger
 from pipeline.sources.kafka_options import with_options
@@ -78,8 +79,8 @@ ReshardOption = Annotated[
     typer.Option(
         "--reshard",
         metavar="FILE",
-        help="output of `gateway reshard status --output json`: with which number the records of partitions "
-        "begin that were divided off; instead of --begun-with",
+        help="output of `gateway reshard status --output json`: with which numbers the records of partitions "
+        "begin and go on that were given slots; instead of --begun-with",
     ),
 ]
 WindowOption = Annotated[
@@ -187,15 +188,16 @@ def audit(
     source, against = _with_options(source, against, kafka)
     if reshard is not None and begun_with is not None:
         raise UsageError("--reshard and --begun-with exclude each other")
-    division = None if reshard is None else read_division(reshard)
+    division = None if begun_with is None else Division.only(begun_with)
+    if reshard is not None:
+        division = read_division(reshard)
     request = AuditRequest(
         source=source,
         selection=Selection(since, until, from_offsets, to_offsets),
         against=against,
         stats=load_stats(stats, admin_token) if stats else None,
         partitions=partitions,
-        begun_with=begun_with if division is None else division.begun_with,
-        first_lane_seqs={} if division is None else division.first_lane_seqs,
+        division=division,
         window=window,
         index_keys_max=index_keys_max,
         retention=retention,
@@ -240,17 +242,26 @@ def _local_ledger(records: LocalRecords) -> list[Scope]:
 
 
 def _scopes(ledger: Ledger | None) -> list[Scope]:
-    """Return the scope of each log of an archive's ledger; none of one without offsets, as a copy's."""
-    if ledger is None or ledger.partitions == 0:
+    """Return the scope of each log of an archive's ledger; none of one that tells nothing, as some copy's."""
+    if ledger is None:
         return []
+    if ledger.partitions == 0:
+        later_from = ledger.columns_from.get(ARCHIVE_VERSION)
+        return [] if later_from is None else [Scope(later_from=later_from)]
     scopes = list[Scope]()
     logs: list[EarlierLog | Ledger] = [*ledger.earlier, ledger]
     for number, log in enumerate(logs):
         ends = log.records_end
-        ranges = {p: (first, max(first, ends.get(p, end))) for p, (first, end) in log.held.items()}
-        log_epoch = number if ledger.earlier else None
-        known_ends, is_newest = frozenset(ends), log is ledger
         scopes.append(
-            Scope("its ledger", None, log.origin, log.partitions, ranges, known_ends, log_epoch, is_newest)
+            Scope(
+                listed_by="its ledger",
+                origin=log.origin,
+                partitions=log.partitions,
+                ranges={p: (first, max(first, ends.get(p, end))) for p, (first, end) in log.held.items()},
+                known_ends=frozenset(ends),
+                log_epoch=number if ledger.earlier else None,
+                is_newest=log is ledger,
+                later_from=log.columns_from.get(ARCHIVE_VERSION),
+            )
         )
     return scopes

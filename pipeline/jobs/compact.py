@@ -1,6 +1,7 @@
 """Compact: merges the small files of an archive into few large ones."""
 
 import posixpath
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Annotated
@@ -104,6 +105,9 @@ def _copy(spark: SparkSession, source: LakeSource, out: ParquetFolder, day: str)
     ledger, origin = out.ledger(spark), Origin(str(source), "", 0, {})
     if refused := refusal(ledger, None, origin, job=JOB, by_batch=False):
         raise PipelineError(refused.sentence)
+    original = ParquetFolder(source.path, FOLDERS).published_ledger(spark)
+    # Of several logs the copy does not say which row is of which columns.
+    columns_from = {} if original is None or original.earlier else original.columns_from
     copied = {} if ledger is None else _rows_a_day(spark, LakeSource("parquet", out.path), day)
     for closed, rows in sorted(_rows_a_day(spark, source, day).items()):
         if copied.get(closed, rows) != rows:
@@ -115,6 +119,7 @@ def _copy(spark: SparkSession, source: LakeSource, out: ParquetFolder, day: str)
             batch = CheckpointBatch(JOB, 1 if ledger is None else ledger.commit + 1)
             ledger = next_ledger(ledger, origin, {}, job=JOB, batch=batch)
             assert ledger is not None
+            ledger = replace(ledger, columns_from=columns_from)
             rows_of_day = apply_to_archive(read_lake(spark, source).where(F.col("dt") == closed))
             ordered = rows_of_day.repartition(*FOLDERS).sortWithinPartitions(*FOLDERS, "partition", "offset")
             out.store(ordered, ledger)

@@ -28,6 +28,7 @@ from pipeline.sinks.ledger import (
     next_log,
     refusal,
     start_offsets,
+    with_columns,
     with_records_end,
 )
 from pipeline.sources.extent import OffsetRanges, records_ends
@@ -66,6 +67,8 @@ class SinkPlan:
     accepts_loss: bool = False
     takes_next_topic: bool | None = None
     """None: the job cannot go on with another topic."""
+    columns_version: int | None = None
+    """Of the rows' columns, if the ledger counts it: schema.ARCHIVE_VERSION."""
 
     def erased(self, rows: DataFrame) -> DataFrame:
         """Return records, or of a job with state its rows, without what is of erased persons."""
@@ -221,6 +224,8 @@ class BatchWriter:
             if not by_batch:
                 rows = self._not_held(rows)
             ledger = with_records_end(ledger, self.ledger, self._records_ends(ledger.added))
+            if self.output.columns_version is not None:
+                ledger = with_columns(ledger, self.ledger, self.output.columns_version)
             rows = self.output.erased(rows)
             if self.output.keeps_state:
                 self.stored += store_counted(self.output.sink, rows, ledger)

@@ -56,6 +56,8 @@ class EarlierLog(NamedTuple):
     lost: tuple[tuple[int, int, int], ...]
     closed_at: datetime
     """When the sink left it, in whole seconds: by then its records had been written."""
+    columns_from: Mapping[int, Offsets]
+    """See Ledger."""
 
     def to_document(self) -> dict[str, Any]:
         """Return it as the ledger's JSON has it."""
@@ -67,6 +69,7 @@ class EarlierLog(NamedTuple):
             "records_end": self.records_end,
             "lost": self.lost,
             "closed_at": self.closed_at.isoformat(timespec="seconds"),
+            "columns_from": self.columns_from,
         }
 
     @classmethod
@@ -80,6 +83,7 @@ class EarlierLog(NamedTuple):
             _offsets(document["records_end"]),
             _losses_of(document["lost"]),
             datetime.fromisoformat(document["closed_at"]),
+            _columns_from(document),
         )
 
 
@@ -101,6 +105,12 @@ class Ledger:
     """The name of the source's topic; "" in ledgers that did not note it."""
     earlier: tuple[EarlierLog, ...] = ()
     """The logs before this one, oldest first."""
+
+    columns_from: Mapping[int, Offsets] = field(default_factory=dict)
+    """
+    By version of an archive's columns the first offset of each partition whose row has these columns; a
+    partition that is left out has no rows without them. A version that is left out is unknown.
+    """
 
     @property
     def log_epoch(self) -> int:
@@ -141,6 +151,8 @@ class Ledger:
             document["topic"] = self.topic
         if self.earlier:
             document["earlier"] = [log.to_document() for log in self.earlier]
+        if self.columns_from:
+            document["columns_from"] = self.columns_from
         return json.dumps(document, separators=(",", ":"))
 
     @classmethod
@@ -166,6 +178,7 @@ class Ledger:
             records_end=_offsets(document.get("records_end", {})),
             topic=document.get("topic", ""),
             earlier=tuple(EarlierLog.from_document(log) for log in document.get("earlier", ())),
+            columns_from=_columns_from(document),
         )
 
 
@@ -219,6 +232,7 @@ def next_log(ledger: Ledger, origin: Origin, closed_at: datetime) -> Ledger:
         ledger.records_end,
         ledger.lost,
         closed_at,
+        ledger.columns_from,
     )
     return Ledger(
         ledger.job,
@@ -295,6 +309,22 @@ def with_records_end(ledger: Ledger, before: Ledger | None, ends_added: Offsets)
         elif end == start and (partition in known or ledger.held[partition][0] == start):
             ends[partition] = known.get(partition, start)
     return replace(ledger, records_end=ends)
+
+
+def with_columns(ledger: Ledger, before: Ledger | None, version: int) -> Ledger:
+    """
+    Return the ledger of an archive whose rows have the columns of a version from now on.
+
+    Args:
+        ledger: of this commit.
+        before: its predecessor.
+        version: of the columns.
+    """
+    known = {} if before is None else before.columns_from
+    if version in known or (before is not None and before.partitions == 0):
+        return replace(ledger, columns_from=known)
+    began = {} if before is None else {p: end for p, (first, end) in before.held.items() if first < end}
+    return replace(ledger, columns_from={**known, version: began})
 
 
 def _other_sink(ledger: Ledger, origin: Origin, job: str, may_follow: bool) -> Refusal | None:
@@ -391,7 +421,11 @@ def _losses_of(document: Iterable[Any]) -> tuple[tuple[int, int, int], ...]:
     return tuple((partition, first, end) for partition, first, end in document)
 
 
-def _offsets(document: Mapping[str, Any]) -> Offsets:
+def _columns_from(document: Mapping[str, Any]) -> dict[int, Offsets]:
+    return {int(version): _offsets(offsets) for version, offsets in document.get("columns_from", {}).items()}
+
+
+def _offsets(document: Mapping[str, int]) -> Offsets:
     return {int(partition): offset for partition, offset in document.items()}
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.schema import ARCHIVE, DERIVED, LOG_EPOCH, RECORD
+from pipeline.schema import ARCHIVE, DERIVED, LATER_COLUMNS, LOG_EPOCH, RECORD
 from pipeline.sources.delta_log import TableFile, read_snapshot
 from pipeline.sources.embedded_log import LogReader
 from pipeline.sources.extent import OffsetRanges, selection_of
@@ -123,8 +123,8 @@ def _from_archive(
     arrays = {name: column(name) for name in _RECORD.names if name not in _BYTES}
     for name, (original, text) in _BYTES.items():
         arrays[name] = pc.coalesce(column(original), column(text).cast(pa.binary()))
-    # Spark reads Parquet files by a schema, and has null where a file has no such column.
-    is_read = set(DERIVED) if format_ == "parquet" else set(stored)
+    # Spark reads files by a schema, and has null where a file has no such column.
+    is_read = set(DERIVED) if format_ == "parquet" else {*stored, *LATER_COLUMNS}
     arrays[LOG_EPOCH] = column(LOG_EPOCH)
     arrays |= {name: column(name) for name in DERIVED if compares and name in is_read and name != "value"}
     return pa.RecordBatch.from_pydict(arrays)

@@ -20,8 +20,9 @@ BASE_HEADER_BYTES = 34
 SEQUENCE = "decimal(20, 0)"  # 64 bits without a sign
 
 EVENT_FIELDS = (
-    "type string, event string, userId string, anonymousId string, timestamp string, properties string, "
-    "time string"
+    "type string, event string, userId string, anonymousId string, previousId string, groupId string, "
+    "name string, category string, timestamp string, sentAt string, properties string, traits string, "
+    "context string, time string"
 )
 """Of an event; an object becomes JSON text. `time` is what a CloudEvent has for `timestamp`."""
 
@@ -83,8 +84,7 @@ def archived(records: DataFrame, *others: Column | str) -> DataFrame:
     parsed = records.withColumns({"text": value, "parsed": F.from_json(value, EVENT_FIELDS)})
     is_cloudevent = _signed(F.col("gw"), 1, 1).bitwiseAND(FLAG_CLOUDEVENT) != 0
     told_time = F.when(is_cloudevent, F.col("parsed.time")).otherwise(F.col("parsed.timestamp"))
-    client_time = told_time.try_cast("timestamp")
-    event_time = F.when(client_time.between(F.lit(EARLIEST), F.lit(LATEST)), client_time)
+    event_time = _client_time(told_time)
     return parsed.select(
         "topic",
         "partition",
@@ -96,9 +96,16 @@ def archived(records: DataFrame, *others: Column | str) -> DataFrame:
         "parsed.event",
         F.col("parsed.userId").alias("user_id"),
         F.col("parsed.anonymousId").alias("anonymous_id"),
+        F.col("parsed.previousId").alias("previous_id"),
+        F.col("parsed.groupId").alias("group_id"),
+        "parsed.name",
+        "parsed.category",
         event_time.alias("event_time"),
+        _client_time(F.col("parsed.sentAt")).alias("sent_at"),
         F.to_date(F.coalesce(event_time, log_time)).alias("day"),
         "parsed.properties",
+        "parsed.traits",
+        "parsed.context",
         F.col("text").alias("value"),
         "gw",
         "gs",
@@ -212,6 +219,12 @@ def unless_blank(text: Column) -> Column:
 def unsigned(binary: Column) -> Column:
     """Return at most eight big-endian bytes as an unsigned number."""
     return F.conv(F.hex(binary), 16, 10).cast(SEQUENCE)
+
+
+def _client_time(text: Column) -> Column:
+    """Return a client's text as a time from EARLIEST to LATEST; else null."""
+    time = text.try_cast("timestamp")
+    return F.when(time.between(F.lit(EARLIEST), F.lit(LATEST)), time)
 
 
 def _unless_text(name: str) -> Column:

@@ -1,4 +1,4 @@
-"""Claim: samples that a gateway notes of duplicates become rows, each once, that name originals of the archive."""
+"""Claim: samples that a gateway notes of duplicates become rows, each once, that name their originals."""
 
 from collections import Counter
 from datetime import timedelta

@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from dedupe.model.record import FLAG_CHECKSUM, FLAG_CLOUDEVENT
 from pipeline.errors import PipelineError, UsageError
 from pipeline.runtime.erasures import ErasureList
-from pipeline.schema import ARCHIVE, RECORD
+from pipeline.schema import ARCHIVE, LATER_COLUMNS, RECORD
 from pipeline.transforms.erased import (
     IdKind,
     Persons,
@@ -119,13 +119,14 @@ def test_what_is_left_names_nobody_and_is_left_as_it_is_when_erased_again() -> N
 def test_a_row_of_an_archive_is_as_archive_computes_it_of_what_is_left() -> None:
     value = orjson.dumps({"messageId": "id", "type": "page", "userId": "u-1"}).decode()
     full: dict[str, Any] = {
-        name: "x" for name in ("message_id", "event", "user_id", "anonymous_id", "properties")
+        name: "x" for name in ("message_id", "event", "user_id", "anonymous_id", "properties", *LATER_COLUMNS)
     }
     full |= {"topic": "t", "partition": 0, "offset": 1, "timestamp": NOON, "type": "page", "value": value}
     full |= {
         "gw": GW,
         "gs": b"s",
         "event_time": NOON,
+        "sent_at": NOON,
         "day": date(2025, 1, 1),
         "dt": "2026-01-01",
         "hr": "12",
@@ -135,7 +136,8 @@ def test_a_row_of_an_archive_is_as_archive_computes_it_of_what_is_left() -> None
 
     (row,) = erased_archive(rows, [orjson.loads(value)]).to_pylist()
 
-    emptied = dict.fromkeys(("event", "user_id", "anonymous_id", "properties", "event_time", "value_bytes"))
+    columns = ("event", "user_id", "anonymous_id", "properties", "event_time", "value_bytes", *LATER_COLUMNS)
+    emptied = dict.fromkeys(columns)
     left = '{"messageId":"x","type":"page","erased":true}'
     assert row == rows.to_pylist()[0] | emptied | {
         "value": left,

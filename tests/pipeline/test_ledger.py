@@ -199,7 +199,7 @@ def test_next_topic_begins_at_its_own_offsets_and_the_log_before_is_kept() -> No
     assert (after.held, after.added) == ({0: (3, 40), 1: (0, 7)}, {0: (3, 40), 1: (0, 7)})
     assert (after.lost, after.records_end) == ((), {})
     (left,) = after.earlier
-    assert left == EarlierLog(ORIGIN.id, "events", 2, held.held, {0: 99}, ((0, 5, 9),), CLOSED)
+    assert left == EarlierLog(ORIGIN.id, "events", 2, held.held, {0: 99}, ((0, 5, 9),), CLOSED, {})
     assert Ledger.from_json(after.to_json()) == after
     assert (json.loads(after.to_json())["version"], json.loads(HELD.to_json())["version"]) == (2, 1)
     assert (after.before_last.log_epoch, after.before_last.held) == (1, {0: (3, 3), 1: (0, 0)})

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from aiokafka import TopicPartition
 from aiokafka.errors import TopicAuthorizationFailedError
 
-from dedupe.decide.resharding import Decision, Plan, Routing, why_no_growth
+from dedupe.decide.resharding import Decision, Plan, Routing
 from dedupe.model.errors import ConfigurationError, IdentityMismatchError, RetriableError
 from dedupe.model.types import LogRecord, NewRecord, Offset
 from dedupe.storage.kafka.cluster import EARLIEST, LATEST, UNKNOWN_TOPIC, KafkaCluster, error_name
@@ -34,6 +34,7 @@ from dedupe.storage.routing_records import (
     plan_record,
     routing_topic_of,
 )
+from dedupe.storage.signs import CUT_NOW, PREPARED, Signs, signs_of
 
 NOTES_PARTITION = 0
 TOPIC_AUTHORIZATION_FAILED = 29
@@ -117,15 +118,20 @@ class RoutingTopic:
         self._plans_known = len(self._plans)
         routing = Routing.begun_with(partitions)
         for plan in self._plans:
-            before, routing = routing, routing.with_plan(plan)
-            if routing is not before and why_no_growth(plan, before.with_all(plan.before)):
-                raise IdentityMismatchError(f"{self.name} has a plan of another kind: run the newer gateway")
+            routing = routing.with_plan(plan)
         if self._plans:
             seal = await self.seal()
             for partition in range(max(plan.partitions for plan in self._plans)):
                 for decision in seal.decisions_in(partition, await self._decisions_of(partition)):
                     routing = routing.with_decision(decision)
         return routing, routing.version.plan in self._closed
+
+    async def signs(self, plan: int) -> Signs:
+        """Return what is said of a plan. Raises as `notes` does."""
+        async with self._turn:
+            await self._catch_up()
+        told, cut_now = (self._notes.of(name, self._key.topic) for name in (PREPARED, CUT_NOW))
+        return signs_of(plan, told, cut_now, is_closing=plan in self._closed)
 
     async def has_new_plan(self) -> bool:
         """Whether a plan was written since `routing` was asked for last. Raises as `notes` does."""

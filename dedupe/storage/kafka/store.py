@@ -2,6 +2,7 @@
 
 from aiokafka import TopicPartition
 
+from dedupe.cluster.membership import MemberPlace
 from dedupe.model.clock import Clock
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.storage.kafka.cluster import KafkaCluster, group_of
@@ -91,7 +92,7 @@ class KafkaStore:
         return self._routing
 
     def membership(
-        self, topic: str, *, lanes: int, standbys: bool, clock: Clock, plan: int = 0
+        self, topic: str, *, lanes: int, standbys: bool, clock: Clock, place: MemberPlace | None = None
     ) -> KafkaMembership:
         """
         Return a worker's membership in the group of the workers of a topic; not joined yet.
@@ -101,11 +102,17 @@ class KafkaStore:
             lanes: the number of the group's lanes, those of quarantine included.
             standbys: whether lanes have followers.
             clock: for the order of starts, and for silence.
-            plan: by which the topic was divided last; workers of before number their lanes in another way, so
-                they are another group.
+            place: that this process has in the group; None: none yet.
         """
-        group = group_of(f"workers-{plan}" if plan else "workers", topic)
-        return KafkaMembership(self.config, self.cluster, group, lanes, standbys=standbys, clock=clock)
+        return KafkaMembership(
+            self.config,
+            self.cluster,
+            group_of("workers", topic),
+            lanes,
+            standbys=standbys,
+            clock=clock,
+            place=place,
+        )
 
     async def close(self) -> None:
         if self._routing is not None:
