@@ -1,5 +1,6 @@
 """
-A Delta table: the ledger is the user metadata of the commit, its number the table's transaction version.
+A Delta table, at a path or in a catalog: the ledger is the user metadata of the commit, its number the
+table's transaction version.
 
 Of two jobs that commit number N, Delta fails the second one or leaves out its rows. So the job reads the
 ledger again after each commit and compares it with its own.
@@ -12,11 +13,14 @@ from datetime import timedelta
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from pipeline.errors import PipelineError
 from pipeline.runtime.folder import require_empty
+from pipeline.sinks.catalog import is_in_catalog, is_of_session
 from pipeline.sinks.days import Days
 from pipeline.sinks.ledger import Ledger
+from pipeline.sources.records import is_table_name, quoted_table
 
 APPLICATION = "gateway-ledger"
 HISTORY_READ = 20
@@ -26,31 +30,49 @@ METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"
 RETENTION_CHECK_CONF = "spark.databricks.delta.retentionDurationCheck.enabled"
 
 
+_NO_DELTA = ("DELTA_ONLY_OPERATION", "EXPECT_TABLE_NOT_VIEW.NO_ALTERNATIVE")
+"""What Delta says of a name that is a table of another format, or a view."""
+
+
 @dataclass(frozen=True)
 class DeltaTable:
     """A sink of rows, partitioned by these columns."""
 
     path: str
+    """Or table:NAME, of a table of a catalog."""
     folders: tuple[str, ...] = ()
 
     def ledger(self, spark: SparkSession) -> Ledger | None:
+        if self._is_named and not is_in_catalog(spark, self.path):
+            return None
         try:
             ledgers = self._ledgers(spark, HISTORY_READ) or self._ledgers(spark, None)
         except AnalysisException as err:
+            if self._is_named and err.getCondition() in _NO_DELTA:
+                raise PipelineError(f"{self.path} is no Delta table: name another output") from err
             if err.getCondition() not in ("DELTA_TABLE_ONLY_OPERATION", "DELTA_MISSING_DELTA_TABLE"):
                 raise
             require_empty(spark, self.path)
             return None
         if not ledgers:
+            if spark.table(self.name).isEmpty():
+                return None  # a job was killed after it had made the table, or its owner made it
             raise PipelineError(f"the Delta table {self.path} has no ledger of this job: name another output")
         return max(ledgers, key=lambda ledger: ledger.commit)
 
     def store(self, rows: DataFrame, ledger: Ledger) -> None:
+        if self._is_named and not is_in_catalog(rows.sparkSession, self.path):
+            # Delta would not store the ledger in the commit that creates it.
+            self._create(rows.sparkSession, rows.schema)
         writer = rows.write.format("delta").mode("append").partitionBy(*self.folders)
         writer = writer.option("txnAppId", APPLICATION).option("txnVersion", ledger.commit)
         # Adds columns that an older table lacks.
         writer = writer.option("mergeSchema", "true")
-        writer.option("userMetadata", ledger.to_json()).save(self.path)
+        writer = writer.option("userMetadata", ledger.to_json())
+        if self._is_named:
+            writer.saveAsTable(self.name)
+        else:
+            writer.save(self.path)
         spark = rows.sparkSession
         # The last commit is this one, unless maintenance came between.
         if ledger not in self._ledgers(spark, 1) and self.ledger(spark) != ledger:
@@ -58,9 +80,21 @@ class DeltaTable:
 
     def replace(self, rows: DataFrame, ledger: Ledger, days: Days) -> None:
         """Put rows in the place of those days, in one commit that repeats the ledger."""
+        writer = rows.writeTo(self.name).option("mergeSchema", "true")
+        writer.option("userMetadata", ledger.to_json()).overwrite(days.where)
+
+    def rewrite(self, rows: DataFrame, ledger: Ledger | None) -> None:
+        """Replace all rows and the types of columns, in one commit that repeats the ledger."""
         writer = rows.write.format("delta").mode("overwrite").partitionBy(*self.folders)
-        writer = writer.option("replaceWhere", days.sql).option("mergeSchema", "true")
-        writer.option("userMetadata", ledger.to_json()).save(self.path)
+        if ledger is not None:
+            writer = writer.option("userMetadata", ledger.to_json())
+        writer = writer.option("overwriteSchema", "true")
+        if self._is_named and not is_of_session(self.path):
+            writer.saveAsTable(self.name)
+        else:
+            # By name Delta would write the columns into the session's catalog, too, and then refuse streams.
+            location = rows.sparkSession.sql(f"DESCRIBE DETAIL {self.name}").collect()[0]["location"]
+            writer.save(location)
 
     def compact(self, spark: SparkSession, *, before: str, keep: timedelta) -> None:
         """
@@ -72,7 +106,7 @@ class DeltaTable:
         """
         ledger = self.ledger(spark)
         if ledger is None:
-            raise PipelineError(f"there is no Delta table at {self.path}")
+            raise PipelineError(f"there is nothing in {self.path}")
         with _repeating(spark, ledger):
             spark.sql(f"OPTIMIZE {self.name} WHERE dt < '{before}'")
             vacuum(spark, self.name, keep)
@@ -90,7 +124,16 @@ class DeltaTable:
     @property
     def name(self) -> str:
         """Its name in SQL."""
-        return f"delta.`{self.path}`"
+        return quoted_table(self.path) if self._is_named else f"delta.`{self.path}`"
+
+    @property
+    def _is_named(self) -> bool:
+        return is_table_name(self.path)
+
+    def _create(self, spark: SparkSession, columns: StructType) -> None:
+        ddl = ", ".join(f"`{column.name}` {column.dataType.simpleString()}" for column in columns)
+        partitioned = f" PARTITIONED BY ({', '.join(self.folders)})" if self.folders else ""
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {self.name} ({ddl}) USING delta{partitioned}")
 
     def _ledgers(self, spark: SparkSession, commits: int | None) -> list[Ledger]:
         """Return the ledgers of the last commits, or of the whole history."""

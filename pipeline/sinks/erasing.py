@@ -234,7 +234,7 @@ def _read(spark: SparkSession, lake: LakeSource) -> DataFrame:
 
 
 def _name(lake: LakeSource) -> str:
-    return IcebergTable(lake.path).sql_name if lake.format == "iceberg" else f"delta.`{lake.path}`"
+    return IcebergTable(lake.path).sql_name if lake.format == "iceberg" else DeltaTable(lake.path).name
 
 
 def _merge(table: str, keys: Sequence[str], days: Sequence[str], action: str) -> str:

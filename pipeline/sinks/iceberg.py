@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType, VariantType
 from pipeline.errors import PipelineError
 from pipeline.runtime.folder import require_empty
 from pipeline.runtime.session import IcebergTable
+from pipeline.sinks.catalog import require_catalog
 from pipeline.sinks.days import Days
 from pipeline.sinks.ledger import Ledger
 from pipeline.sources.records import is_table_name
@@ -45,7 +46,9 @@ class IcebergLake:
 
     def ledger(self, spark: SparkSession) -> Ledger | None:
         """Return the ledger; creates the table if it does not exist."""
-        if not is_table_name(self.table.path):
+        if is_table_name(self.table.path):
+            require_catalog(spark, self.table.catalog)
+        else:
             require_empty(spark, self.table.path, frozenset({"data", "metadata"}))
         columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in self.schema)
         spark.sql(

@@ -36,11 +36,11 @@ def output_of(
     Return the output that `--out` and `--format` name; `is_named` says what a catalog has under a name.
 
     Raises:
-        UsageError: a name in a catalog is Iceberg's, and has no place for a checkpoint beside it.
+        UsageError: a catalog has no folders of Parquet files, and no place for a checkpoint beside a table.
     """
     lake = LakeSource(lake_format.value, absolute(out))
-    if is_table_name(lake.path) and (lake_format is not LakeFormat.ICEBERG or checkpoint is None):
-        raise UsageError(f"{out} is {is_named}: it needs --format iceberg and a --checkpoint")
+    if is_table_name(lake.path) and (lake_format is LakeFormat.PARQUET or checkpoint is None):
+        raise UsageError(f"{out} is {is_named}: it needs --format delta or iceberg and a --checkpoint")
     return lake
 
 

@@ -2,7 +2,7 @@
 The tables of one output, in one format: which there are, their columns, rows added, columns widened, merges.
 
     OUT/tracks, OUT/order_completed, ...       folders of Delta, Iceberg or Parquet
-    table:CATALOG.SCHEMA.tracks, ...           Iceberg tables of the user's catalog
+    table:CATALOG.SCHEMA.tracks, ...           Delta or Iceberg tables of the user's catalog
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from pyspark.sql import types as T
 from pipeline.runtime.folder import Folder
 from pipeline.runtime.session import IcebergTable
 from pipeline.schema import DAY, LATEST_COLUMNS
+from pipeline.sinks.delta import DeltaTable
 from pipeline.sinks.iceberg import WIDENING, signed
 from pipeline.sinks.lake import LakeSink, lake_sink
 from pipeline.sinks.ledger import Ledger
@@ -43,6 +44,8 @@ class TableStore:
         """Return the name of a table in SQL."""
         if self.lake.format == "iceberg":
             return IcebergTable(self.path(table)).sql_name
+        if is_table_name(self.lake.path):
+            return quoted_table(self.path(table))
         return f"{self.lake.format}.`{self.path(table)}`"
 
     def sink(self, table: str, columns: T.StructType) -> LakeSink:
@@ -60,7 +63,9 @@ class TableStore:
             schema = quoted_table(self.lake.path)
             if not spark.catalog.databaseExists(schema):
                 return frozenset()
-            rows = spark.sql(f"SHOW TABLES IN {schema}").select("tableName").collect()
+            rows = (
+                spark.sql(f"SHOW TABLES IN {schema}").where("NOT isTemporary").select("tableName").collect()
+            )
             return frozenset(row[0] for row in rows)
         marks = {"delta": "_delta_log", "iceberg": "metadata", "parquet": "_gateway"}
         folder, mark = Folder(spark, self.lake.path), marks[self.lake.format]
@@ -68,7 +73,7 @@ class TableStore:
 
     def columns(self, spark: SparkSession, table: str) -> T.StructType:
         """Return the columns of a table that exists."""
-        if self.lake.format == "iceberg":
+        if self.lake.format == "iceberg" or is_table_name(self.lake.path):
             spark.sql(f"REFRESH TABLE {self.sql_name(table)}")
             return spark.table(self.sql_name(table)).schema
         reader = spark.read.option("mergeSchema", "true").format(self.lake.format)
@@ -103,10 +108,7 @@ class TableStore:
         rewritten = stored.withColumns({name: F.col(name).cast("double") for name in columns})
         if self.lake.format == "delta":
             folders = () if table_is_merged(stored.columns) else DAY
-            writer = rewritten.write.format("delta").mode("overwrite").partitionBy(*folders)
-            if ledger is not None:
-                writer = writer.option("userMetadata", ledger.to_json())
-            writer.option("overwriteSchema", "true").save(self.path(table))
+            DeltaTable(self.path(table), folders).rewrite(rewritten, ledger)
             return
         replacing = rewritten.writeTo(self.sql_name(table)).using("iceberg")
         if not table_is_merged(stored.columns):
@@ -120,10 +122,7 @@ class TableStore:
     def overwrite(self, rows: DataFrame, table: str) -> None:
         """Replace all rows of a table of latest traits, in one commit."""
         self._prepare(rows.sparkSession, table, rows.schema)
-        if self.lake.format == "delta":
-            rows.write.format("delta").mode("overwrite").save(self.path(table))
-        else:
-            rows.writeTo(self.sql_name(table)).overwrite(F.lit(True))
+        rows.writeTo(self.sql_name(table)).overwrite(F.lit(True))
 
     def merge(self, rows: DataFrame, table: str) -> None:
         """
