@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
 from pipeline.errors import PipelineError
 from pipeline.runtime.folder import require_empty
 from pipeline.sinks.catalog import is_in_catalog, is_of_session
 from pipeline.sinks.days import Days
+from pipeline.sinks.layout import DEFAULT_LAYOUT, StorageLayout, stored_properties
 from pipeline.sinks.ledger import Ledger
 from pipeline.sources.records import is_table_name, quoted_table
 
@@ -29,6 +30,9 @@ HISTORY_READ = 20
 METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"
 RETENTION_CHECK_CONF = "spark.databricks.delta.retentionDurationCheck.enabled"
 
+
+_NO_TABLE = ("DELTA_TABLE_ONLY_OPERATION", "DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST")
+"""What it says of a path that is none."""
 
 _NO_DELTA = ("DELTA_ONLY_OPERATION", "EXPECT_TABLE_NOT_VIEW.NO_ALTERNATIVE")
 """What Delta says of a name that is a table of another format, or a view."""
@@ -41,6 +45,8 @@ class DeltaTable:
     path: str
     """Or table:NAME, of a table of a catalog."""
     folders: tuple[str, ...] = ()
+    layout: StorageLayout = DEFAULT_LAYOUT
+    """What the user asks of it, if it is new."""
 
     def ledger(self, spark: SparkSession) -> Ledger | None:
         if self._is_named and not is_in_catalog(spark, self.path):
@@ -50,10 +56,12 @@ class DeltaTable:
         except AnalysisException as err:
             if self._is_named and err.getCondition() in _NO_DELTA:
                 raise PipelineError(f"{self.path} is no Delta table: name another output") from err
-            if err.getCondition() not in ("DELTA_TABLE_ONLY_OPERATION", "DELTA_MISSING_DELTA_TABLE"):
+            if err.getCondition() not in _NO_TABLE:
                 raise
             require_empty(spark, self.path)
             return None
+        if self.layout != DEFAULT_LAYOUT:
+            self.layout.check(self.path, self._layout_there(spark))
         if not ledgers:
             if spark.table(self.name).isEmpty():
                 return None  # a job was killed after it had made the table, or its owner made it
@@ -61,10 +69,13 @@ class DeltaTable:
         return max(ledgers, key=lambda ledger: ledger.commit)
 
     def store(self, rows: DataFrame, ledger: Ledger) -> None:
-        if self._is_named and not is_in_catalog(rows.sparkSession, self.path):
-            # Delta would not store the ledger in the commit that creates it.
-            self._create(rows.sparkSession, rows.schema)
-        writer = rows.write.format("delta").mode("append").partitionBy(*self.folders)
+        spark, writer = rows.sparkSession, rows.write.format("delta").mode("append")
+        if not self._is_there(spark):
+            if self._is_named or self.layout != DEFAULT_LAYOUT:
+                # By name Delta would not store the ledger in the commit that creates the table.
+                self._create(spark, rows.schema)
+            else:
+                writer = writer.partitionBy(*self.folders)
         writer = writer.option("txnAppId", APPLICATION).option("txnVersion", ledger.commit)
         # Adds columns that an older table lacks.
         writer = writer.option("mergeSchema", "true")
@@ -73,7 +84,6 @@ class DeltaTable:
             writer.saveAsTable(self.name)
         else:
             writer.save(self.path)
-        spark = rows.sparkSession
         # The last commit is this one, unless maintenance came between.
         if ledger not in self._ledgers(spark, 1) and self.ledger(spark) != ledger:
             raise PipelineError(f"another job writes into {self.path}: stop one of them")
@@ -85,16 +95,18 @@ class DeltaTable:
 
     def rewrite(self, rows: DataFrame, ledger: Ledger | None) -> None:
         """Replace all rows and the types of columns, in one commit that repeats the ledger."""
-        writer = rows.write.format("delta").mode("overwrite").partitionBy(*self.folders)
-        if ledger is not None:
-            writer = writer.option("userMetadata", ledger.to_json())
+        spark = rows.sparkSession
+        there, location = self._layout_there(spark), self._detail(spark)["location"]
+        writer = rows.write.format("delta").mode("overwrite").partitionBy(*there.partition_by)
         writer = writer.option("overwriteSchema", "true")
-        if self._is_named and not is_of_session(self.path):
-            writer.saveAsTable(self.name)
-        else:
-            # By name Delta would write the columns into the session's catalog, too, and then refuse streams.
-            location = rows.sparkSession.sql(f"DESCRIBE DETAIL {self.name}").collect()[0]["location"]
-            writer.save(location)
+        with _repeating(spark, ledger):
+            if self._is_named and not is_of_session(self.path):
+                writer.saveAsTable(self.name)
+            else:
+                # By name Delta would write the columns into the session's catalog, too, and refuse streams.
+                writer.save(location)
+            if there.cluster_by:  # which a new schema has not
+                spark.sql(f"ALTER TABLE {self.name} CLUSTER BY ({', '.join(there.cluster_by)})")
 
     def compact(self, spark: SparkSession, *, before: str, keep: timedelta) -> None:
         """
@@ -108,7 +120,9 @@ class DeltaTable:
         if ledger is None:
             raise PipelineError(f"there is nothing in {self.path}")
         with _repeating(spark, ledger):
-            spark.sql(f"OPTIMIZE {self.name} WHERE dt < '{before}'")
+            # Of a table that is partitioned or clustered in another way Delta takes no days.
+            is_by_day = "dt" in self._layout_there(spark).partition_by
+            spark.sql(f"OPTIMIZE {self.name}" + (f" WHERE dt < '{before}'" if is_by_day else ""))
             vacuum(spark, self.name, keep)
 
     def change(self, spark: SparkSession, statement: str) -> None:
@@ -132,8 +146,26 @@ class DeltaTable:
 
     def _create(self, spark: SparkSession, columns: StructType) -> None:
         ddl = ", ".join(f"`{column.name}` {column.dataType.simpleString()}" for column in columns)
-        partitioned = f" PARTITIONED BY ({', '.join(self.folders)})" if self.folders else ""
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {self.name} ({ddl}) USING delta{partitioned}")
+        clauses = self.layout.clauses(self.folders)
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {self.name} ({ddl}) USING delta{clauses}")
+
+    def _is_there(self, spark: SparkSession) -> bool:
+        if self._is_named:
+            return is_in_catalog(spark, self.path)
+        try:
+            return bool(self._detail(spark)["format"] == "delta")
+        except AnalysisException as err:
+            if err.getCondition() not in _NO_TABLE:
+                raise
+            return False
+
+    def _detail(self, spark: SparkSession) -> Row:
+        return spark.sql(f"DESCRIBE DETAIL {self.name}").collect()[0]
+
+    def _layout_there(self, spark: SparkSession) -> StorageLayout:
+        detail = self._detail(spark)
+        parts, clusters = detail["partitionColumns"], detail["clusteringColumns"]
+        return StorageLayout(tuple(parts), tuple(clusters), stored_properties(spark, self.name))
 
     def _ledgers(self, spark: SparkSession, commits: int | None) -> list[Ledger]:
         """Return the ledgers of the last commits, or of the whole history."""

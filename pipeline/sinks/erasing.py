@@ -27,8 +27,8 @@ from pipeline.schema import ARCHIVE, SESSIONS, by_day
 from pipeline.sinks.delta import DeltaTable, vacuum
 from pipeline.sinks.iceberg import IcebergLake, expire_snapshots
 from pipeline.sinks.lake import lake_sink
-from pipeline.sinks.table_store import TableStore
-from pipeline.sinks.tables import OF_THE_JOB, TableLimits, TablesSink
+from pipeline.sinks.table_store import OF_THE_JOB, TableStore
+from pipeline.sinks.tables import TableLimits, TablesSink
 from pipeline.sources.local import BATCH_ROWS, parquet_files
 from pipeline.sources.records import LakeSource, is_table_name, quoted_table
 from pipeline.transforms.erased import (

@@ -10,6 +10,7 @@ from pipeline.runtime.session import IcebergTable
 from pipeline.schema import ARCHIVE
 from pipeline.sinks.delta import DeltaTable, ledgers_in
 from pipeline.sinks.iceberg import IcebergLake
+from pipeline.sinks.layout import DEFAULT_LAYOUT, StorageLayout
 from pipeline.sinks.ledger import Ledger
 from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sources.local import LocalRecords
@@ -45,14 +46,17 @@ def output_of(
 
 
 def lake_sink(
-    out: LakeSource, columns: T.StructType = ARCHIVE, folders: tuple[str, ...] = FOLDERS
+    out: LakeSource,
+    columns: T.StructType = ARCHIVE,
+    folders: tuple[str, ...] = FOLDERS,
+    layout: StorageLayout = DEFAULT_LAYOUT,
 ) -> LakeSink:
-    """Return the sink of rows with these columns; those of an archive by default."""
+    """Return the sink of rows with these columns; those of an archive by default. Parquet has no layout."""
     match out.format:
         case "delta":
-            return DeltaTable(out.path, folders)
+            return DeltaTable(out.path, folders, layout)
         case "iceberg":
-            return IcebergLake(IcebergTable(out.path), columns, folders)
+            return IcebergLake(IcebergTable(out.path), columns, folders, layout)
     return ParquetFolder(out.path, folders)
 
 

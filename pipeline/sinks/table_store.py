@@ -16,16 +16,19 @@ from pipeline.runtime.folder import Folder
 from pipeline.runtime.session import IcebergTable
 from pipeline.schema import DAY, LATEST_COLUMNS
 from pipeline.sinks.delta import DeltaTable
-from pipeline.sinks.iceberg import WIDENING, signed
+from pipeline.sinks.iceberg import OF_ICEBERG, WIDENING, layout_there, signed
 from pipeline.sinks.lake import LakeSink, lake_sink
+from pipeline.sinks.layout import DEFAULT_LAYOUT, StorageLayout, as_transform
 from pipeline.sinks.ledger import Ledger
 from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sources.records import LakeSource, is_table_name, quoted_table
 from pipeline.transforms.table_latest import POSITIONS
+from pipeline.transforms.table_names import DRIFT, LATEST_TABLES, LOADS
 from pipeline.transforms.table_rows import RESCUED
 from pipeline.transforms.table_types import EXACT_MAX
 
 KEYS = ("source", "id")
+OF_THE_JOB = frozenset({DRIFT, LOADS, *LATEST_TABLES.values()})
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class TableStore:
     """The tables of an output. It holds no session."""
 
     lake: LakeSource
+    layout: StorageLayout = DEFAULT_LAYOUT
+    """What the user asks of new tables; each has of it what its columns allow."""
     _parquet: dict[str, ParquetFolder] = field(default_factory=dict)
 
     def path(self, table: str) -> str:
@@ -51,7 +56,8 @@ class TableStore:
     def sink(self, table: str, columns: T.StructType) -> LakeSink:
         """Return the sink of rows with these columns."""
         if table not in self._parquet:
-            sink = lake_sink(LakeSource(self.lake.format, self.path(table)), columns, DAY)
+            layout = self.layout.of_columns(() if table in OF_THE_JOB else columns.names)
+            sink = lake_sink(LakeSource(self.lake.format, self.path(table)), columns, DAY, layout)
             if not isinstance(sink, ParquetFolder):
                 return sink
             self._parquet[table] = sink  # its staging is a run's own
@@ -81,8 +87,8 @@ class TableStore:
 
     def ledger(self, spark: SparkSession, table: str) -> Ledger | None:
         """Return the ledger of a table that exists; None if nothing was committed to it."""
-        is_iceberg = self.lake.format == "iceberg"
-        columns = self.columns(spark, table) if is_iceberg else T.StructType([])
+        needs_columns = self.lake.format == "iceberg" or self.layout != DEFAULT_LAYOUT
+        columns = self.columns(spark, table) if needs_columns else T.StructType([])
         return self.sink(table, columns).ledger(spark)
 
     @property
@@ -107,12 +113,15 @@ class TableStore:
         stored = spark.table(self.sql_name(table))
         rewritten = stored.withColumns({name: F.col(name).cast("double") for name in columns})
         if self.lake.format == "delta":
-            folders = () if table_is_merged(stored.columns) else DAY
-            DeltaTable(self.path(table), folders).rewrite(rewritten, ledger)
+            DeltaTable(self.path(table)).rewrite(rewritten, ledger)
             return
         replacing = rewritten.writeTo(self.sql_name(table)).using("iceberg")
-        if not table_is_merged(stored.columns):
-            replacing = replacing.partitionedBy(F.col("dt"))
+        there = layout_there(spark, IcebergTable(self.path(table)))
+        if there.partition_by:
+            replacing = replacing.partitionedBy(*map(as_transform, there.partition_by))
+        for name, value in there.properties:
+            if name not in OF_ICEBERG:
+                replacing = replacing.tableProperty(name, value)
         (replacing if ledger is None else signed(replacing, ledger, by=WIDENING)).replace()
 
     def read(self, spark: SparkSession, table: str) -> DataFrame:
@@ -142,17 +151,13 @@ class TableStore:
         """Create a table of latest traits, or add the columns that it lacks."""
         name = self.sql_name(table)
         ddl = ", ".join(f"`{column.name}` {column.dataType.simpleString()}" for column in columns)
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({ddl}) USING {self.lake.format}")
+        clauses = StorageLayout(properties=self.layout.properties).clauses(())
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({ddl}) USING {self.lake.format}{clauses}")
         existing = set(self.columns(spark, table).names)
         added = [column for column in columns if column.name not in existing]
         if added:
             ddl = ", ".join(f"`{column.name}` {column.dataType.simpleString()}" for column in added)
             spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({ddl})")
-
-
-def table_is_merged(columns: Sequence[str]) -> bool:
-    """Whether a table of these columns is one of latest traits."""
-    return POSITIONS in columns
 
 
 def merge_statement(table: str, rows: str, traits: Sequence[str]) -> str:
