@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from app.http.refusal_log import RefusalLog
 from app.http.request_metrics import RequestMetrics
 from app.ingest.application import create_refusal
 from app.ingest.decision_observer import DecisionObserver
+from app.ingest.duplicate_samples import DuplicateSamples
 from app.ingest.event_limits import EVENT_DEPTH_MAX, EventLimits
 from app.ingest.identify import Identifier
 from app.ingest.native import NativeModule
@@ -33,6 +35,7 @@ from app.ingest.observed import Observed
 from app.ingest.replay import Changes, replay_by
 from app.ingest.routes.events import Ingest
 from app.ingest.routes.paths import PATH_WORDS
+from app.ingest.side_topic import SideTopic
 from app.ingest.whole_search import WholeSearch
 from app.inputs.input_file import InputSpec
 from app.inputs.inputs import Clusters, Inputs
@@ -203,10 +206,16 @@ def build_ingest(
     )
 
 
-def build_observed(settings: Settings, store: LogStore, clock: Clock) -> Observed:
-    """Return what appends every decided event to a topic of its own."""
-    topic = settings.log.observed_topic
-    return Observed(store.partition_log(topic.name, 0), clock)
+def with_side_topics(ingest: Ingest, settings: Settings, store: LogStore, clock: Clock) -> Ingest:
+    """Return collaborators that note decided events, or samples of duplicates, in topics of their own."""
+    if settings.gateway.observe:
+        name = settings.log.observed_topic.name
+        ingest = replace(ingest, observed=Observed(SideTopic(name, store.appender(name)), clock))
+    if per_minute := settings.gateway.duplicate_samples:
+        name = settings.log.duplicates_topic.name
+        topic = SideTopic(name, store.appender(name))
+        ingest = replace(ingest, samples=DuplicateSamples(topic, clock, per_minute=per_minute))
+    return ingest
 
 
 def build_inputs(

@@ -3,20 +3,39 @@
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from app.peers.network import SocketNetwork
 from app.peers.peers import Peers
 from app.peers.tls import PeerTLS
 from app.settings.model import Settings
-from dedupe.cluster.assignment import Member
+from dedupe.cluster.assignment import Assignment, Member, carried_over
 from dedupe.cluster.input_shares import GroupShares
 from dedupe.cluster.lane_manager import LaneManager
-from dedupe.cluster.membership import Membership
+from dedupe.cluster.membership import MemberPlace, Membership
 from dedupe.cluster.request_handler import PeerRequestHandler
 from dedupe.cluster.route import GroupRoute
 from dedupe.model.clock import Clock
 from dedupe.partition.lane import Lane
 from dedupe.route import Route
+
+LaneName: TypeAlias = tuple[str, int]
+"""A topic and a partition."""
+
+
+class GroupBefore(NamedTuple):
+    """The group as a round of this process has left it."""
+
+    assignment: Assignment
+    lanes: Sequence[LaneName]
+    place: MemberPlace
+
+    def carried_over(self, lanes: Sequence[Lane]) -> Assignment:
+        """Return how the lanes of the next round are assigned until the group says so."""
+        numbers = {name: number for number, name in enumerate(self.lanes)}
+        return carried_over(
+            self.assignment, [numbers.get(_name_of(lane), numbers.get(_origin_of(lane))) for lane in lanes]
+        )
 
 
 class GroupLanes:
@@ -30,8 +49,23 @@ class GroupLanes:
         listener: socket.socket,
         clock: Clock,
         has_disk_room: Callable[[], bool],
+        *,
+        plan: int = 0,
+        before: GroupBefore | None = None,
     ) -> None:
-        """Compose the parts; `lanes` are all lanes, those of quarantine last, and `listener` is bound."""
+        """
+        Compose the parts.
+
+        Args:
+            settings: the gateway's settings.
+            lanes: all lanes, those of quarantine last.
+            membership: of the group.
+            listener: bound; it stays open.
+            clock: this machine's clock.
+            has_disk_room: see LaneManager.
+            plan: the number of the last plan that is carried out.
+            before: how the last round of this process has left the group; None: this is the first one.
+        """
         own = settings.group
         assert own.peer_listen is not None
         member = Member(
@@ -40,6 +74,8 @@ class GroupLanes:
             zone=own.zone,
             can_follow=own.standby,
             started_ms=clock.now_ms(),
+            plan=plan,
+            lanes=len(lanes),
         )
         self.membership = membership
         self.input_shares = GroupShares(membership, own.worker_id)
@@ -48,28 +84,57 @@ class GroupLanes:
             own.worker_id, secret=settings.gateway.identity_key, clock=clock, network=network_of(settings)
         )
         self.manager = LaneManager(
-            member, lanes, self.input_shares, self.peers, clock, has_disk_room=has_disk_room
+            member,
+            lanes,
+            self.input_shares,
+            self.peers,
+            clock,
+            has_disk_room=has_disk_room,
+            begun=before and before.carried_over(lanes),
         )
         self.handler = PeerRequestHandler(self.manager, clock, has_disk_room)
         self.routes: list[Route] = [
             GroupRoute(number, lane, self.manager) for number, lane in enumerate(lanes)
         ]
         self._listener = listener
+        self._goes_on = False
 
     async def run(self) -> None:
-        """Be a worker of the group until cancelled, then leave it."""
+        """Be a worker of the group until cancelled, then leave it, unless the process goes on."""
         try:
             async with asyncio.TaskGroup() as running:
-                running.create_task(self.peers.run(self._listener, self.handler))
+                running.create_task(self.peers.run(self._listener.dup(), self.handler))
                 running.create_task(self.manager.run())
         finally:
-            await self.membership.leave()
+            if not self._goes_on:
+                await self.membership.leave()
+
+    def go_on(self) -> None:
+        self._goes_on = True
+
+    @property
+    def left(self) -> GroupBefore | None:
+        """How this round has left the group for the next one; None if it has no place in it."""
+        place, manager = self.membership.place, self.manager
+        if not (self._goes_on and place and manager.worker in manager.assignment.addresses):
+            return None
+        return GroupBefore(manager.assignment, [_name_of(lane) for lane in manager.lanes], place)
 
     async def hand_over(self) -> bool:
         return await self.manager.hand_over()
 
     async def finish(self, limit_s: float) -> None:
         await self.manager.finish(limit_s)
+
+
+def _name_of(lane: Lane) -> LaneName:
+    return lane.topic, lane.partition
+
+
+def _origin_of(lane: Lane) -> LaneName:
+    """Return the partition that gave a lane's its slots, one of several; its own if it was given none."""
+    levels = () if lane.lineage is None else lane.lineage.levels
+    return lane.topic, levels[-1].partition if levels else lane.partition
 
 
 def network_of(settings: Settings) -> SocketNetwork:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, closing
 from datetime import date
 from functools import partial
 from socket import socket
@@ -21,6 +21,8 @@ from app.build import (
     build_port,
     build_problems,
 )
+from app.going_on import go_on_with
+from app.group import GroupBefore, GroupLanes
 from app.http.port import SEND_TIMEOUT_S, Port
 from app.http.protocol import EdgeProtocol
 from app.http.refusal_counts import RefusalCounts
@@ -28,7 +30,7 @@ from app.http.request_context import MemoryReservationMiddleware, RequestContext
 from app.http.request_metrics import RequestMetrics
 from app.ingest.receipts import CODES, REASONS
 from app.inputs.input_file import inputs_of
-from app.process.background_tasks import PLAN_POLL_S, open_gate, watch_plans
+from app.process.background_tasks import open_gate
 from app.process.gate import Gate
 from app.process.interpreter import tune_interpreter
 from app.process.life import (
@@ -44,13 +46,14 @@ from app.process.life import (
     url_of,
 )
 from app.process.plan_progress import PlanProgress
-from app.round import House, Round, build_round
+from app.process.plan_watch import OPEN_POLL_S
+from app.round import House, Round, build_plan_watch, build_round, index_names
 from app.settings.data_dir import locked
 from app.settings.model import Settings
 from app.stores import OpenLog, create_indexes, open_log
 from app.telemetry.traces import Traces, tracing
 from dedupe.model.clock import SystemClock
-from dedupe.model.errors import ConfigurationError, DividedAnewError, GatewayError
+from dedupe.model.errors import ConfigurationError, DividedAnewError, GatewayError, RetriableError
 from dedupe.storage.log import Crashpoint, no_crashpoint
 
 logger = structlog.get_logger(__name__)
@@ -92,8 +95,12 @@ async def serve(
             stack.enter_context(bind(host, port, send_timeout_s=SEND_TIMEOUT_S, is_shared=is_sharing_ports))
             for host, port in settings.addresses
         ]
+        peer_listener = None
+        if settings.group.peer_listen is not None:
+            host, port = settings.group.peer_listen
+            peer_listener = stack.enter_context(bind(host, port, send_timeout_s=SEND_TIMEOUT_S))
         traces = stack.enter_context(_tracing_of(settings))
-        process = _Process(settings, stop, clock, listeners, traces, crashpoint)
+        process = _Process(settings, stop, clock, listeners, peer_listener, traces, crashpoint)
         try:
             async with asyncio.TaskGroup() as running:
                 running.create_task(process.run(running, accepted_day))
@@ -114,6 +121,7 @@ class _Process:
         stop: asyncio.Event,
         clock: SystemClock,
         listeners: Sequence[socket],
+        peer_listener: socket | None,
         traces: Traces | None,
         crashpoint: Crashpoint | None,
     ) -> None:
@@ -121,6 +129,7 @@ class _Process:
         self._stop = stop
         self._clock = clock
         self._listeners = listeners
+        self._peer_listener = peer_listener
         self._traces = traces
         self._crashpoint = crashpoint
         self._house: House | None = None  # until the log is open
@@ -129,39 +138,39 @@ class _Process:
 
     async def run(self, running: asyncio.TaskGroup, accepted_day: date | None) -> None:
         """Run rounds until stopped; the servers run in `running` from the first one on."""
-        owned: Sequence[int] = ()
-        crashpoint, clock = self._crashpoint or no_crashpoint, self._clock
+        before: GroupBefore | None = None
+        owned: Sequence[int] | None = None
+        opened: OpenLog | None = None
         background: list[asyncio.Task[None]] = []
-        while not self._stop.is_set():
-            async with AsyncExitStack() as stack:
-                opened = await open_log(
-                    self._settings, crashpoint, self._stop, clock, accepted_day=accepted_day, owned=owned
-                )
+        async with AsyncExitStack() as logs:
+            while not self._stop.is_set():
+                opened = await self._opened(logs, opened, owned, accepted_day)
                 if opened is None:
                     break
-                stack.push_async_callback(opened.store.close)
                 layout = opened.division.layout
                 settings = self._settings.with_partitions(layout.partitions)
-                indexes = create_indexes(settings, layout, clock, crashpoint)
-                stack.callback(indexes.close)
-                if self._house is None:
-                    # Here, since the grace of removed keys ends by the clock, which is checked now.
-                    self._house = self._build_house(settings, indexes.open_files_max)
-                urls = [*map(url_of, self._listeners[:2])]
-                this = build_round(settings, opened, indexes, self._house, stack, urls)
-                this.router.goes_on = bool(self._gates)
-                if not self._gates:
-                    self._build_servers(self._house, this.apps)
-                    background = [
-                        running.create_task(self._servers.run()),
-                        running.create_task(self._house.ingest_loop.heartbeat()),
-                    ]
-                    tune_interpreter()
-                for gate, app in zip(self._gates, this.apps, strict=True):
-                    gate.app = app
-                self._house.plan_progress.follow(layout.plan)
-                owned = await self._run_round(opened, this)
-                self._house.plan_progress.wait()
+                indexes = create_indexes(settings, layout, self._clock, self._crashpoint or no_crashpoint)
+                with closing(indexes):
+                    if self._house is None:
+                        # Here, since the grace of removed keys ends by the clock, which is checked now.
+                        self._house = self._build_house(settings, indexes.open_files_max)
+                    urls = [*map(url_of, self._listeners[:2])]
+                    this = build_round(settings, opened, indexes, self._house, urls, before)
+                    indexes.keep_only(settings.log.topic, index_names(this.router, layout))
+                    this.router.goes_on = bool(self._gates)
+                    if not self._gates:
+                        self._build_servers(self._house, this.apps)
+                        background = [
+                            running.create_task(self._servers.run()),
+                            running.create_task(self._house.ingest_loop.heartbeat()),
+                        ]
+                        tune_interpreter()
+                    for gate, app in zip(self._gates, this.apps, strict=True):
+                        gate.app = app
+                    self._house.plan_progress.follow(layout.plan)
+                    owned = await self._run_round(settings, opened, this)
+                    before = this.lanes.left if isinstance(this.lanes, GroupLanes) else None
+                    self._house.plan_progress.wait()
         for gate in self._gates[:1]:
             gate.open()
         if background:
@@ -169,14 +178,47 @@ class _Process:
         for task in background:
             task.cancel()
 
-    async def _run_round(self, opened: OpenLog, this: Round) -> Sequence[int]:
-        """Run a round until stopped, or its turn; return the clean partitions that it owned last."""
-        settings, gate = self._settings, self._gates[0]
-        peers_s = 2 * PLAN_POLL_S if settings.group.peer_listen else 0.0
+    async def _opened(
+        self,
+        logs: AsyncExitStack,
+        opened: OpenLog | None,
+        owned: Sequence[int] | None,
+        accepted_day: date | None,
+    ) -> OpenLog | None:
+        """Return the log for the next round, open: that of the last one, if that has left it as it should."""
+        if opened is not None and owned is not None:
+            try:
+                return await go_on_with(opened, self._settings, self._clock, owned)
+            except RetriableError as err:
+                logger.warning("the log is opened again", reason=str(err))
+        await logs.aclose()
+        opened = await open_log(
+            self._settings,
+            self._crashpoint or no_crashpoint,
+            self._stop,
+            self._clock,
+            accepted_day=accepted_day,
+            owned=owned or (),
+        )
+        if opened is not None:
+            logs.push_async_callback(opened.store.close)
+        return opened
+
+    async def _run_round(self, settings: Settings, opened: OpenLog, this: Round) -> Sequence[int] | None:
+        """
+        Run a round until stopped, or its turn.
+
+        Returns:
+            The clean partitions that it owned last; None if it was fenced by the plan's other owners.
+        """
+        gate = self._gates[0]
+        peers_s = 2 * OPEN_POLL_S if settings.group.peer_listen else 0.0
         turn = Turn(gate, peers_s=peers_s, answer_s=settings.limits.answer_timeout)
         background_tasks = [*this.background_tasks, open_gate(gate, this.router)]
-        if opened.has_new_plan is not None:
-            background_tasks.append(watch_plans(opened.has_new_plan, turn.is_due))
+        if opened.plans is not None:
+            assert self._house is not None
+            watch = build_plan_watch(settings, opened, this.router, self._house, turn.is_due)
+            background_tasks.append(watch.run())
         try:
             await supervise(
                 this.router,
@@ -195,6 +237,7 @@ class _Process:
             this.router.is_paused = True
             this.router.drain()
             logger.warning("the log is opened again", reason=str(first_of(group)))
+            return None
         return turn.owned
 
     def _build_house(self, settings: Settings, index_files: int) -> House:
@@ -215,6 +258,7 @@ class _Process:
             self._traces,
             self._crashpoint,
             PlanProgress(self._clock),
+            self._peer_listener,
         )
 
     def _build_servers(self, house: House, apps: Sequence[ASGIApp]) -> None:

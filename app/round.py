@@ -4,11 +4,13 @@ One round of a process: the parts that stand on an open log, from its opening un
 A process has one round, unless a plan divides its topic; its servers, limits and counts outlive rounds.
 """
 
-from collections.abc import Coroutine, Sequence
-from contextlib import AsyncExitStack
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from random import Random
+from socket import socket
 from typing import Any, NamedTuple, TypeAlias
 
 from prometheus_client import CollectorRegistry
@@ -24,10 +26,9 @@ from app.admin.limit_metrics import LimitCollector
 from app.admin.tail import Tail
 from app.auth.ingress_limits import IngressLimits
 from app.auth.key_file import LOOK_INTERVAL_S, KeyFile
-from app.build import Alarms, build_ingest, build_inputs, build_observed, build_replays, build_router
-from app.group import GroupLanes
+from app.build import Alarms, build_ingest, build_inputs, build_replays, build_router, with_side_topics
+from app.group import GroupBefore, GroupLanes
 from app.http.penalties import DELAY_S
-from app.http.port import SEND_TIMEOUT_S
 from app.http.problems import Problems
 from app.http.refusal_counts import RefusalCounts
 from app.http.request_metrics import RequestMetrics
@@ -37,15 +38,19 @@ from app.inputs.input_file import inputs_of
 from app.native_module import native_version
 from app.process.background_tasks import announce, tell_outages, trim_log
 from app.process.clock_check import follow_wall_clock, keep_time
-from app.process.life import Lanes, bind
 from app.process.plan_progress import PlanProgress
+from app.process.plan_watch import PlanWatch
 from app.process.setting_watch import SettingWatch
 from app.settings.model import Settings
-from app.stores import OpenLog, membership_of, open_input, own_topic_ids
+from app.stores import OpenLog, create_indexes, membership_of, open_input, own_topic_ids
 from app.telemetry.traces import Traces
 from dedupe.cluster.input_shares import LoneShares
+from dedupe.decide.layout import Layout
+from dedupe.decide.planned import as_if_cut, heirs_of
+from dedupe.decide.resharding import Routing
 from dedupe.model.clock import Clock, SystemClock
 from dedupe.model.identity import Identity
+from dedupe.partition.preparation import Preparation
 from dedupe.partition.snapshotter import Snapshotter
 from dedupe.partition.supervisor import LocalLanes
 from dedupe.router import Router
@@ -71,13 +76,14 @@ class House(NamedTuple):
     traces: Traces | None
     crashpoint: Crashpoint | None
     plan_progress: PlanProgress
+    peer_listener: socket | None  # None in a gateway that is alone
 
 
 class Round(NamedTuple):
     """The parts of one round."""
 
     router: Router
-    lanes: Lanes
+    lanes: GroupLanes | LocalLanes
     apps: list[ASGIApp]  # of the ingest port, of the admin port, and of the probes if they have one
     background_tasks: list[BackgroundTask]
 
@@ -102,8 +108,8 @@ def build_round(
     opened: OpenLog,
     indexes: IndexStore,
     house: House,
-    stack: AsyncExitStack,
     urls: Sequence[str],
+    before: GroupBefore | None,
 ) -> Round:
     """
     Build the parts on an open log; nothing runs yet.
@@ -113,12 +119,13 @@ def build_round(
         opened: the log.
         indexes: those of the lanes.
         house: what outlives the round.
-        stack: closes what is only the round's.
         urls: of the ingest port and of the admin port.
+        before: how the last round has left the group of workers.
     """
     clock, traces = house.clock, house.traces
     identity = Identity(settings.gateway.identity_key)
-    setting_watch = SettingWatch(opened.inspection, opened.inspect)
+    inspect = opened.inspect and partial(opened.inspect, opened.division.layout.partitions_of_log)
+    setting_watch = SettingWatch(opened.inspection, inspect)
     router = build_router(
         settings,
         opened.store if traces is None else traces.appends_of(opened.store),
@@ -129,7 +136,7 @@ def build_round(
         alarms=Alarms(partial(follow_wall_clock, clock), setting_watch.doubt),
         crashpoint=house.crashpoint,
     )
-    group = _group_of(settings, opened, router, clock, stack)
+    group = _group_of(settings, opened, router, house, before)
     admin_context = _admin_context_of(settings, router, house, group, clock, setting_watch, indexes.snapshots)
     parts = Parts(settings, opened, identity, house, admin_context)
     ingest = build_ingest(
@@ -142,8 +149,7 @@ def build_round(
         observer=admin_context.tail,
         penalty_s=DELAY_S,
     )
-    if settings.gateway.observe:
-        ingest = replace(ingest, observed=build_observed(settings, opened.store, clock))
+    ingest = with_side_topics(ingest, settings, opened.store, clock)
     if input_specs := inputs_of(settings):
         inputs = build_inputs(
             settings,
@@ -158,10 +164,43 @@ def build_round(
     background_tasks = _background_tasks(parts, urls)
     if (native := ingest.identifier.native) is not None:
         background_tasks.append(native.use.watch())
-    if ingest.observed is not None:
-        background_tasks.append(ingest.observed.run())
+    background_tasks += [each.topic.run() for each in (ingest.observed, ingest.samples) if each is not None]
     lanes = group or LocalLanes(router.all_lanes)
     return Round(router, lanes, _apps_of(parts, ingest), background_tasks)
+
+
+def build_plan_watch(
+    settings: Settings,
+    opened: OpenLog,
+    router: Router,
+    house: House,
+    is_due: asyncio.Event,
+) -> PlanWatch:
+    """Return what prepares for a plan, and sets `is_due`; the log is on Kafka. See build_round."""
+    assert opened.plans is not None
+    topic = settings.log.topics[0]._replace(partitions=router.layout.base)
+
+    @asynccontextmanager
+    async def prepare(routing: Routing) -> AsyncIterator[Preparation]:
+        planned = Layout(routing.base, as_if_cut(routing))
+        store = create_indexes(settings.with_partitions(planned.partitions), planned, house.clock)
+        store.snapshots = None  # nobody has any of these partitions yet
+        log_of, context = partial(opened.store.partition_log, topic.name), router.lanes[0].context
+        try:
+            yield Preparation(routing, router.lanes, log_of, context, store, lambda: router.has_disk_room)
+        finally:
+            await asyncio.to_thread(store.close)
+
+    begun = opened.division.layout.open
+    return PlanWatch(opened.plans, topic, prepare, begun, house.plan_progress, house.clock, is_due)
+
+
+def index_names(router: Router, layout: Layout) -> set[str]:
+    """Return the names of the indexes that lanes of the clean topic have, or are to have by an open plan."""
+    lanes = [lane.recovery.identity for lane in router.lanes]
+    heirs = heirs_of(layout.open) if layout.open is not None else []
+    prepared = (lanes[0]._replace(partition=heir.partition, plan=heir.lineage.plan) for heir in heirs)
+    return {identity.name for identity in (*lanes, *prepared)}
 
 
 def _admin_context_of(
@@ -192,15 +231,22 @@ def _admin_context_of(
 
 
 def _group_of(
-    settings: Settings, opened: OpenLog, router: Router, clock: Clock, stack: AsyncExitStack
+    settings: Settings, opened: OpenLog, router: Router, house: House, before: GroupBefore | None
 ) -> GroupLanes | None:
     """Return who runs the router's lanes as the group assigns them; None in a gateway that is alone."""
-    if settings.group.peer_listen is None:
+    if house.peer_listener is None:
         return None
-    host, port = settings.group.peer_listen
-    listener = stack.enter_context(bind(host, port, send_timeout_s=SEND_TIMEOUT_S))
-    membership = membership_of(opened, settings, clock)
-    group = GroupLanes(settings, router.all_lanes, membership, listener, clock, lambda: router.has_disk_room)
+    membership = membership_of(opened, settings, house.clock, before and before.place)
+    group = GroupLanes(
+        settings,
+        router.all_lanes,
+        membership,
+        house.peer_listener,
+        house.clock,
+        lambda: router.has_disk_room,
+        plan=router.layout.plan,
+        before=before,
+    )
     router.reach_by(group.routes)
     router.standing = group.manager.standing
     return group
@@ -222,6 +268,7 @@ def _apps_of(parts: Parts, ingest: Ingest) -> list[ASGIApp]:
         native=None if native is None else native.use,
         use=ingest.use,
         observed=ingest.observed,
+        samples=ingest.samples,
         replay_at=build_replays(ingest, parts.opened.store, settings.log.topics[1]),
     )
     registry = _registry_of(parts, admin_context)

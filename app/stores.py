@@ -20,7 +20,7 @@ from app.settings.index_bounds import index_bounds
 from app.settings.log import LogSettings
 from app.settings.model import Settings
 from app.settings.units import DAY
-from dedupe.cluster.membership import Membership
+from dedupe.cluster.membership import MemberPlace, Membership
 from dedupe.decide.layout import Layout
 from dedupe.login.login import Login
 from dedupe.model.clock import Clock, SystemClock
@@ -48,13 +48,12 @@ from dedupe.storage.kafka.topics import (
     routing_spec,
 )
 from dedupe.storage.log import Crashpoint, LogStore, no_crashpoint
-from dedupe.storage.notes import PIN, PIN_FORMAT, Pin
-from dedupe.storage.pinning import adopt_fingerprint_rule, begin_log, check_pins
+from dedupe.storage.pinning import adopt_fingerprint_rule, begin_log, check_old_pins, check_pins
 from dedupe.storage.rocksdb.snapshots import IndexSnapshots
 from dedupe.storage.rocksdb.store import RocksStore
 from dedupe.storage.routing_records import mac_key_of, routing_topic_of
 from dedupe.storage.setting_problems import NOTHING_FOUND, Inspection, Level, Problem
-from dedupe.storage.settling import Settling
+from dedupe.storage.settling import Plans, Settling
 from dedupe.storage.snapshots.bucket import Bucket
 from dedupe.storage.sqlite.log import SqliteStore
 
@@ -70,9 +69,9 @@ class OpenLog(NamedTuple):
     earlier_ignore: Sequence[frozenset[str]]  # see Identifier
     division: Division  # of the clean topic
     inspection: Inspection = NOTHING_FOUND  # of Kafka's topics and brokers
-    inspect: Callable[[], Awaitable[Inspection]] | None = None
-    """Looks at them again, see inspect_topics; None for the embedded log."""
-    has_new_plan: Callable[[], Awaitable[bool]] | None = None  # see RoutingTopic; None: never divided
+    inspect: Callable[[int], Awaitable[Inspection]] | None = None
+    """Looks at them again, given the clean topic's partitions, see inspect_topics; None: no Kafka."""
+    plans: Plans | None = None  # of a topic on Kafka
 
     @property
     def embedded(self) -> SqliteStore | None:
@@ -80,12 +79,12 @@ class OpenLog(NamedTuple):
         return self.store if isinstance(self.store, SqliteStore) else None
 
 
-def membership_of(opened: OpenLog, settings: Settings, clock: Clock) -> Membership:
+def membership_of(opened: OpenLog, settings: Settings, clock: Clock, place: MemberPlace | None) -> Membership:
     """Return this worker's membership in the group of workers of the topic, which must be on Kafka."""
     assert isinstance(opened.store, KafkaStore)
-    lanes, plan = settings.log.partitions + settings.log.quarantine_partitions, opened.division.layout.plan
-    standbys = settings.group.standby
-    return opened.store.membership(settings.log.topic, lanes=lanes, standbys=standbys, clock=clock, plan=plan)
+    topic, standbys = settings.log.topic, settings.group.standby
+    lanes = settings.log.partitions + settings.log.quarantine_partitions
+    return opened.store.membership(topic, lanes=lanes, standbys=standbys, clock=clock, place=place)
 
 
 def create_indexes(
@@ -174,24 +173,25 @@ async def _try_to_open(
         )
         routing = RoutingKey(settings.log.topic, mac_key_of(identity))
         store = await KafkaStore.open(config, crashpoint=crashpoint, routing=routing)
-    inspection, inspect, has_new_plan = NOTHING_FOUND, None, None
+    inspection, inspect, plans = NOTHING_FOUND, None, None
     division = Division(Layout(settings.log.partitions))
     try:
         if not await check_pins(store, settings.log.topics, identity):
-            await check_old_pins(store, settings)
+            await check_old_pins(partial(old_notes_of, store), settings.log.topics, identity)
         if isinstance(store, SqliteStore):
-            observed = [settings.log.observed_topic] if settings.gateway.observe else []
-            for topic in (*settings.log.topics, *observed):
+            for topic in (*settings.log.topics, *settings.side_topics):
                 await store.create_topic(*topic)
             newest_ms = await store.newest_timestamp_ms()
             await check_clock(store, settings, clock, newest_ms=newest_ms, accepted_day=accepted_day)
             await begin_log(store, settings.log.topics, identity)
         else:
-            await Settling(store, settings.log.topics[0], identity, clock, logger.info).settle(owned)
+            settling = Settling(store, settings.log.topics[0], identity, clock, logger.info)
+            if await settling.is_due():
+                await settling.settle(owned)
             division = Division(await layout_of(store, settings))
-            needs = _needs(store, settings.with_partitions(division.layout.partitions))
+            needs = _needs(store, settings.with_partitions(division.layout.partitions_of_log))
             inspection = await prepare_topics(store, *needs, is_development=settings.gateway.is_development)
-            inspect, has_new_plan = partial(inspect_topics, store, *needs), store.routing_topic.has_new_plan
+            inspect, plans = partial(_inspect, store, settings), store.routing_topic
             await begin_log(store, settings.log.topics, identity)
             await stop_older_gateways(store, settings)
             division = division._replace(seal=await store.routing_topic.seal())  # of topics that exist
@@ -206,7 +206,7 @@ async def _try_to_open(
     except BaseException:
         await store.close()
         raise
-    return OpenLog(store, earlier_ignore, division, inspection, inspect, has_new_plan)
+    return OpenLog(store, earlier_ignore, division, inspection, inspect, plans)
 
 
 async def layout_of(store: LogStore, settings: Settings) -> Layout:
@@ -220,7 +220,7 @@ async def layout_of(store: LogStore, settings: Settings) -> Layout:
     if not isinstance(store, KafkaStore):
         return Layout(settings.log.partitions)
     routing, _ = await store.routing_topic.routing(settings.log.partitions)
-    if routing.undecided or routing.waiting:
+    if routing.waiting:
         raise RetriableError(f"topic {settings.log.topic} is being divided: see `gateway reshard status`")
     return Layout(settings.log.partitions, routing)
 
@@ -230,16 +230,6 @@ async def stop_older_gateways(store: LogStore, settings: Settings) -> None:
     if isinstance(store, KafkaStore):
         identity = Identity(settings.gateway.identity_key)
         await stop_older(store.cluster, settings.log.topics, identity.check_value)
-
-
-async def check_old_pins(store: LogStore, settings: Settings) -> None:
-    """Compare these settings with the pins of gateways of before the routing topic; raises as adopt does."""
-    identity = Identity(settings.gateway.identity_key)
-    for topic in settings.log.topics:
-        for text in (await old_notes_of(store, PIN, topic.name)).values():
-            noted = Pin.decode(text)
-            if noted.record_version < PIN_FORMAT:
-                noted.check(topic, identity.check_value)
 
 
 async def old_notes_of(store: LogStore, name: str, topic: str) -> dict[int, str]:
@@ -310,8 +300,8 @@ async def inspect_kafka(store: LogStore, settings: Settings) -> list[Problem]:
     hidden = tuple(f"topic {name}: " for name in (*(topic.name for topic in settings.log.topics), routing))
     if any(sentence.startswith(hidden) for sentence in rights):
         return missing  # other problems of topics are not visible
-    divided = settings.with_partitions((await layout_of(store, settings)).partitions)
-    return missing + (await inspect_topics(store, *_needs(store, divided))).problems
+    partitions = (await layout_of(store, settings)).partitions_of_log
+    return missing + (await _inspect(store, settings, partitions)).problems
 
 
 async def advice_for_kafka(store: LogStore) -> list[str]:
@@ -332,7 +322,7 @@ def kafka_topics_of(settings: Settings) -> list[TopicSpec]:
         TopicSpec(*clean, "GATEWAY_PARTITIONS"),
         TopicSpec(*quarantine, "GATEWAY_QUARANTINE_PARTITIONS"),
         routing_spec(clean),
-        *([TopicSpec(*settings.log.observed_topic, "GATEWAY_OBSERVE")] if settings.gateway.observe else []),
+        *(TopicSpec(*topic, setting) for topic, setting in settings.side_topics.items()),
     ]
 
 
@@ -374,6 +364,10 @@ def _needs(store: KafkaStore, settings: Settings) -> tuple[list[TopicSpec], Dema
         transaction_timeout_ms=round(store.config.transaction_timeout_s * 1000),
     )
     return kafka_topics_of(settings), demands
+
+
+async def _inspect(store: KafkaStore, settings: Settings, partitions: int) -> Inspection:
+    return await inspect_topics(store, *_needs(store, settings.with_partitions(partitions)))
 
 
 def _native_batches(settings: Settings) -> tuple[NativeEncode, NativeDecode] | tuple[None, None]:

@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.support.http import cli
+from tests.support.http import cli, division_of
 from tests.support.kafka import KafkaBroker, create_topic
 from tests.support.verdict import assert_exactly_once, read_kafka
 from tests.support.waiting import until_in_thread
@@ -92,7 +92,7 @@ class Bench:
             yield workers
             await workers.repeat()
             committed = await read_kafka(self.bootstrap_servers, topic, row.partitions)
-            assert_exactly_once(committed, workers.clients, begun_with=PARTITIONS)
+            assert_exactly_once(committed, workers.clients, division=division_of(workers.all[0]))
             row.events, row.seconds = len(committed), time.monotonic() - began
             self.rows.append(row)
             print(line_of(row), flush=True)

@@ -21,6 +21,7 @@ from pipeline.jobs.archive import archive
 from pipeline.jobs.audit import audit
 from pipeline.jobs.clean import clean
 from pipeline.jobs.compact import compact
+from pipeline.jobs.duplicates import duplicates
 from pipeline.jobs.erase import erase
 from pipeline.jobs.minute_counts import minute_counts
 from pipeline.jobs.replay import replay
@@ -46,7 +47,11 @@ app = typer.Typer(
 )
 
 
-for job in (archive, tables, audit, minute_counts, sessionize, replay, clean, compact, erase, suspects):
+JOBS = (
+    *(archive, tables, audit, minute_counts, sessionize, replay, clean, compact, erase),
+    *(suspects, duplicates),
+)
+for job in JOBS:
     app.command(job.__name__)(job)
 
 

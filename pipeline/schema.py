@@ -22,6 +22,9 @@ RECORD = T.StructType(
     ]
 )
 
+LOG_EPOCH = "log_epoch"
+"""The log that a row is of: 0 for the first one, then one more with each topic that --next-topic took."""
+
 ARCHIVE = T.StructType(
     [
         T.StructField("topic", T.StringType()),
@@ -51,11 +54,14 @@ ARCHIVE = T.StructType(
         # The bytes of a text that is no UTF-8; null otherwise.
         T.StructField("message_id_bytes", T.BinaryType()),
         T.StructField("value_bytes", T.BinaryType()),
+        T.StructField(LOG_EPOCH, T.IntegerType()),  # null, which is 0, in archives that began without it
         T.StructField("dt", T.StringType()),  # 2026-01-31, UTC, of the log time; a folder
         T.StructField("hr", T.StringType()),  # 00 to 23; a folder
     ]
 )
 
+DERIVED = tuple(name for name in ARCHIVE.names if name not in {*RECORD.names, LOG_EPOCH})
+"""The columns of an archive that the job computes of each record, such as type and day."""
 ARCHIVE_VERSION = 2
 """Of the columns of ARCHIVE, as ledgers count them."""
 
@@ -79,6 +85,29 @@ SESSIONS = T.StructType(
         T.StructField("ended", T.TimestampType()),  # time of the last event
         T.StructField("events", T.LongType()),
         T.StructField("visitor", T.StringType()),  # the user, or with --by visitor the anonymousId
+    ]
+)
+
+DUPLICATE_SAMPLE = T.StructType(
+    [
+        T.StructField("source", T.StringType()),
+        T.StructField("message_id", T.StringType()),
+        T.StructField("original_partition", T.IntegerType()),
+        T.StructField("original_offset", T.LongType()),
+        T.StructField("cause", T.StringType()),
+        T.StructField("library", T.StringType()),
+        T.StructField("library_version", T.StringType()),
+        T.StructField("arrived_ms", T.LongType()),
+    ]
+)
+"""A record of the topic of samples, see app/ingest/duplicate_samples.py."""
+
+DUPLICATES = T.StructType(
+    [
+        *DUPLICATE_SAMPLE.fields[:-1],
+        T.StructField("arrived_at", T.TimestampType()),  # of the copy
+        T.StructField("log_partition", T.IntegerType()),  # of the sample
+        T.StructField("log_offset", T.LongType()),
     ]
 )
 

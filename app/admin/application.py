@@ -30,7 +30,7 @@ from app.admin.inputs import InputCollector, add_input_controls, add_inputs, inp
 from app.admin.lane_metrics import LaneCollector
 from app.admin.lookup import Lookup, add_lookup
 from app.admin.native_metrics import NativeCollector, native_document
-from app.admin.observed import ObservedCollector, observed_document
+from app.admin.observed import ObservedCollector, SampleCollector, observed_document, samples_document
 from app.admin.openapi import add_openapi
 from app.admin.partitions import add_partitions
 from app.admin.probes import add_probes
@@ -56,6 +56,7 @@ from app.http.errors import RequestError
 from app.http.problems import Problems
 from app.http.refusal_counts import RefusalCounts
 from app.http.source_use import SourceUse
+from app.ingest.duplicate_samples import DuplicateSamples
 from app.ingest.observed import Observed
 from app.inputs.inputs import Inputs
 from app.process.plan_progress import PlanProgress
@@ -89,6 +90,7 @@ class AdminContext:
     native: NativeUse | None = None
     use: SourceUse = field(default_factory=SourceUse)
     observed: Observed | None = None
+    samples: DuplicateSamples | None = None
     plan_progress: PlanProgress = field(default_factory=lambda: PlanProgress(SystemClock()))
 
     def stats(self) -> dict[str, Any]:
@@ -112,6 +114,7 @@ class AdminContext:
             **self.edge.document(),
             "inputs": inputs_document(self.inputs),
             "observed": observed_document(self.observed),
+            "duplicate_samples": samples_document(self.samples),
             "native": native_document(self.native),
             "partitions": documents[: len(router.lanes)],
             "quarantine": documents[len(router.lanes) :],
@@ -128,6 +131,8 @@ class AdminContext:
         registry.register(SourceCollector(self.use))
         if self.observed is not None:
             registry.register(ObservedCollector(self.observed))
+        if self.samples is not None:
+            registry.register(SampleCollector(self.samples))
         if self.snapshotter is not None:
             registry.register(SnapshotCollector(self.snapshotter))
         if self.inputs is not None:

@@ -257,7 +257,7 @@ GAUGES: Table = (
     ),
     (
         "gateway_inherited_lag_records",
-        "Offsets of its ancestors' logs that a partition which was divided off has yet to read",
+        "Offsets of other logs that a partition which was given slots has yet to read",
         inherited_lag,
     ),
     (

@@ -7,7 +7,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from app.admin.scraped import ScrapedCollector
 from app.process.plan_progress import PlanProgress
-from dedupe.decide.layout import Layout, distance
+from dedupe.decide.layout import Layout
+from dedupe.decide.lineage import distance
 from dedupe.partition.lane import Lane
 from dedupe.partition.state import LaneState
 
@@ -25,20 +26,23 @@ def reshard_document(progress: PlanProgress, layout: Layout) -> dict[str, Any]:
 
 def inheritance_of(lane: Lane, layout: Layout | None) -> dict[str, Any]:
     """
-    Return how many slots a partition has, and the logs behind which its own one stands.
+    Return how many slots a partition has, and the pieces of logs behind which its own one stands.
 
     Quarantine has no layout, and is not divided.
     """
-    ancestors = () if lane.lineage is None else lane.lineage.ancestors
+    levels = () if lane.lineage is None else lane.lineage.levels
     return {
         "slots": layout and layout.slots_of(lane.partition),
-        "inherits": [{"partition": each.partition, "end_offset": each.end} for each in ancestors],
+        "inherits": [
+            {"partition": each.partition, "start_offset": each.start, "end_offset": each.end}
+            for each in levels
+        ],
         "inherited_lag": inherited_lag(lane),
     }
 
 
 def inherited_lag(lane: Lane) -> int | None:
-    """Return the offsets of ancestors that a lane has yet to read; None if there are none, or not known."""
+    """Return the inherited offsets that a lane has yet to read; None if there are none, or not known."""
     if lane.lineage is None:
         return None
     if lane.state is LaneState.ACTIVE:

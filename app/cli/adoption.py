@@ -1,13 +1,15 @@
 """Takes over a log whose rules are noted nowhere that this version reads: it proves them by the records."""
 
+from functools import partial
+
 from app.settings.model import Settings
-from app.stores import check_old_pins, old_notes_of, stop_older_gateways
+from app.stores import old_notes_of, stop_older_gateways
 from dedupe.model.errors import ConfigurationError
 from dedupe.model.identity import Identity
 from dedupe.model.types import Topic
 from dedupe.storage.log import LogStore
 from dedupe.storage.notes import FINGERPRINTS, SKIPS
-from dedupe.storage.pinning import check_pins, pin, prove
+from dedupe.storage.pinning import check_old_pins, check_pins, pin, prove
 
 
 async def adopt(store: LogStore, settings: Settings) -> int | None:
@@ -26,7 +28,7 @@ async def adopt(store: LogStore, settings: Settings) -> int | None:
     identity, topics = Identity(settings.gateway.identity_key), settings.log.topics
     if await check_pins(store, topics, identity):
         return None
-    await check_old_pins(store, settings)
+    await check_old_pins(partial(old_notes_of, store), settings.log.topics, identity)
     for topic in topics:
         await _check_partitions(store, topic)
         for name in (SKIPS, FINGERPRINTS):

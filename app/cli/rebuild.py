@@ -12,7 +12,7 @@ from app.build import build_router
 from app.settings.data_dir import locked
 from app.settings.model import Settings
 from app.stores import create_indexes, layout_of, open_for_notes
-from dedupe.decide.layout import distance
+from dedupe.decide.lineage import distance
 from dedupe.model.clock import SystemClock
 from dedupe.model.errors import ConfigurationError
 from dedupe.model.identity import Identity

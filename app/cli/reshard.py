@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 reshard = typer.Typer(
     name="reshard",
-    help="Divide the topic on Kafka into more partitions, or take over a log of an older gateway.",
+    help="Have the topic on Kafka more or fewer partitions, or take over a log of an older gateway.",
     no_args_is_help=True,
 )
 
@@ -29,6 +29,7 @@ async def _resharding() -> "AsyncIterator[Resharding]":
     from app.cli.resharding import Resharding, check_is_begun
     from app.settings.model import Settings
     from app.settings.section import load
+    from app.settings.units import DAY
     from app.stores import divided, open_for_notes
     from dedupe.model.clock import SystemClock
     from dedupe.model.identity import Identity
@@ -41,37 +42,52 @@ async def _resharding() -> "AsyncIterator[Resharding]":
         await check_is_begun(store, settings)
         identity = Identity(settings.gateway.identity_key)
         settling = Settling(store, topic, identity, SystemClock(), note)
-        yield Resharding(settling, routing_topic_of(topic.name), add_partitions, settings.index.window)
+        window_s = settings.index.window
+        remembered_s = max(window_s, settings.index.session_lease) + DAY
+        yield Resharding(settling, routing_topic_of(topic.name), add_partitions, window_s, remembered_s)
 
 
 @reshard.command()
 @guarded
 def plan(
-    partitions: Annotated[int, typer.Option(min=2, max=1024, help="How many there shall be: a multiple.")],
+    partitions: Annotated[
+        int | None,
+        typer.Option(min=1, max=1024, help="How many there shall be: a multiple of the first number."),
+    ] = None,
+    split: Annotated[
+        int | None, typer.Option(min=0, max=1023, help="The one partition of which half shall move.")
+    ] = None,
     notice: Annotated[
         float, typer.Option(min=0, help="Seconds between new partitions of Kafka and their first events.")
     ] = NOTICE_S,
+    now: Annotated[
+        bool, typer.Option("--now", help="Do not wait until gateways have prepared new partitions.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would move and what it takes, and do nothing.")
     ] = False,
 ) -> None:
     """
-    Divide each partition of the clean topic on Kafka.
+    Divide the clean topic on Kafka into more or fewer partitions, or a busy one in two.
 
     Gateways that run go on by themselves, with the same settings: requests wait for seconds meanwhile, at
     most GATEWAY_ANSWER_TIMEOUT, then they are answered 503. A partition that no gateway divides within five
     seconds is divided by this command. GATEWAY_PARTITIONS stays what the topic began with. Ids, receipts and
-    client sessions stay known: the index of a new partition is read from the log of its parent, up to
-    100,000 records a second, before it serves; its events get 503 until then. If this command ends early,
-    gateways go on, and so does the same command. There is no way back to fewer partitions. Exit codes: 0
-    divided, 1 the cluster does not answer, 2 it is refused, 3 the log is of another secret.
+    client sessions stay known: the index of a partition that is given slots is read from the logs that had
+    them, up to 100,000 records a second, before it serves; its events get 503 until then. Kafka keeps
+    partitions that have no slots any more; they rest. If this command ends early, gateways go on, and so does
+    the same command. The way back is a plan of the number of before. Exit codes: 0 divided, 1 the cluster
+    does not answer, 2 it is refused, 3 the log is of another secret.
 
     Example: `gateway reshard plan --partitions 16 --dry-run`, then `gateway reshard plan --partitions 16`
     """
 
     async def run() -> None:
+        from app.cli.resharding import Wanted
+
+        wanted = Wanted(partitions, split)
         async with _resharding() as resharding:
-            await resharding.plan(partitions, notice_s=notice, is_dry=dry_run)
+            await resharding.plan(wanted, notice_s=notice, is_dry=dry_run, is_now=now)
         note("nothing has changed" if dry_run else "gateways that run go on with all partitions")
 
     run_quietly(run())
@@ -101,10 +117,11 @@ def status(url: Url = DEFAULT_URL, admin_token: Token = None, output: Output = N
     """
     List the partitions of the clean topic on Kafka, with their slots and what each inherits.
 
-    A line has partition, slots, state, inherits (other partitions, each below an offset, oldest first),
-    first_lane_seq (the number of its first record), lag (offsets of what it inherits that its owner has yet
-    to read before it serves, as the gateway at --url knows; none if no gateway answers) and plan (how often
-    the topic was planned anew). What happens next is said on stderr. The Spark audit takes the JSON.
+    A line has partition, slots (0: it rests), state, inherits (parts of logs that it reads before its own, in
+    their order), begins (where each part of its own log begins, and the lane_seq of the first record there),
+    lag (offsets of what it inherits that its owner has yet to read before it serves, as the gateway at --url
+    knows; none if no gateway answers) and plan (how often the topic was planned anew). What happens next is
+    said on stderr. The Spark audit takes the JSON.
 
     Example: `gateway reshard status`
     """

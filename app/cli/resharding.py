@@ -1,32 +1,64 @@
 """
-Divides the clean topic on Kafka into more partitions: a plan, and a cut of each partition of before.
+Divides the clean topic on Kafka anew: a plan, and a cut of each partition that has slots.
 
-Gateways that run see the plan, cut the partitions that they own, and go on with all of them (ADR 0048); the
+Gateways that run see the plan, cut the partitions that they own, and go on by the new layout (ADR 0048); the
 command cuts those that nobody does. While partitions are undecided no gateway serves by a new layout, and one
 that serves by the old one is fenced, and finds the decision.
 """
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from app.cli.sizing import FILTER_BYTES_A_KEY, GB, INDEX_BYTES_A_KEY, RESTORED_PER_S
+from app.cli.waiting import Waiting
 from app.settings.model import Settings
-from dedupe.decide.layout import Layout, distance
-from dedupe.decide.resharding import Plan, Routing, growth_to, why_invalid, why_no_growth
+from dedupe.decide.lineage import Level
+from dedupe.decide.resharding import (
+    Decision,
+    Move,
+    Plan,
+    Routing,
+    is_growth,
+    split_of,
+    spread_over,
+    why_invalid,
+)
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.identity import Identity
 from dedupe.model.inherited import LEVELS_MAX
-from dedupe.storage.inheriting_log import inheriting
+from dedupe.model.types import Offset
 from dedupe.storage.log import LogStore
 from dedupe.storage.pinning import check_pins
-from dedupe.storage.settling import Plans, Settling, before_plan
+from dedupe.storage.routing_records import Note
+from dedupe.storage.settling import Plans, Settling
+from dedupe.storage.signs import CUT_NOW
 
 AddPartitions: TypeAlias = Callable[[str, int], Awaitable[bool]]
+
+
+class Wanted(NamedTuple):
+    """What shall become of the partitions: so many, or one divided in two."""
+
+    partitions: int | None = None
+    split: int | None = None
+
+    def moves(self, routing: Routing) -> tuple[Move, ...]:
+        """Return the moves by which it becomes so; none if it is. Raises ConfigurationError."""
+        if (self.partitions is None) == (self.split is None):
+            raise ConfigurationError("say either --partitions or --split")
+        if self.partitions is not None:
+            if self.partitions % routing.base:
+                raise ConfigurationError(f"the number of partitions must be a multiple of {routing.base}")
+            return spread_over(routing, self.partitions)
+        assert self.split is not None
+        if self.split not in routing.homes:
+            raise ConfigurationError(f"partition {self.split} has no slots")
+        return split_of(routing, self.split)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,42 +69,52 @@ class Resharding:
     routing_topic: str
     add_partitions: AddPartitions
     window_s: float  # for how long ids are remembered
+    remembered_s: float  # for how long anything is
 
-    async def plan(self, partitions: int, *, notice_s: float, is_dry: bool) -> None:
+    async def plan(self, wanted: Wanted, *, notice_s: float, is_dry: bool, is_now: bool = False) -> None:
         """
-        Divide the topic, or go on with a plan that was begun.
+        Divide the topic, or go on with the same plan.
 
         Args:
-            partitions: how many it shall have.
+            wanted: what shall become of its partitions.
             notice_s: how long consumers may take to see new partitions, before these get events.
             is_dry: whether to say what would happen, and do nothing.
+            is_now: whether not to wait until the indexes of new partitions are prepared.
 
         Raises:
             ConfigurationError: it cannot be divided like this, or Kafka does not allow it.
             RetriableError: the cluster does not answer; the same command goes on.
         """
         routing, is_closing = await self._routing()
+        moves = wanted.moves(routing)
         if routing.undecided:
             assert routing.plan is not None
             if is_closing and not routing.version.cut:
                 raise ConfigurationError("a plan is being closed: `gateway reshard close` goes on with that")
-            if routing.plan.partitions != partitions:
-                raise ConfigurationError(
-                    f"the topic is being divided into {routing.plan.partitions} partitions: end that first"
-                )
-            await self.settling.settle()
+            if routing.plan.moves != moves:
+                raise ConfigurationError("another plan is open: the command that began it ends it")
+            await self._carry_out(routing.plan, is_now=is_now)
             return
-        plan = self._plan_of(routing, partitions)
-        for move in plan.moves:
-            share = f"{move.last - move.first + 1} of {len(routing.homes)} slots"
-            self.settling.tell(f"partition {move.target} gets {share} of partition {move.source}")
+        plan = self._plan_of(routing, moves)
+        for (source, target), slots in sorted(_shares(plan).items()):
+            share = f"{slots} of {len(routing.homes)} slots"
+            self.settling.tell(f"partition {target} gets {share} of partition {source}")
         self.settling.tell(await self._cost_of(plan, routing))
         if is_dry:
             return
-        await self._make_room(plan, notice_s)
+        await self._make_room(plan, routing, notice_s)
         await self._plans.write_plan(plan)
         await self._check_is_open(plan)
-        await self.settling.settle()
+        await self._carry_out(plan, is_now=is_now)
+
+    async def _carry_out(self, plan: Plan, *, is_now: bool) -> None:
+        """Settle a plan once gateways have prepared it, or none of them does, or at once."""
+        if is_now or not await Waiting(self.settling, plan.number).until_due():
+            await self._plans.note(Note(CUT_NOW, self.settling.topic.name, 0, str(plan.number)))
+        if (routing := (await self._routing())[0]).undecided:
+            await self.settling.settle()
+        else:
+            self.settling.tell_decisions(routing)  # gateways have carried it out
 
     async def close(self) -> None:
         """Have partitions that are not divided yet keep all they have. Raises as `plan` does."""
@@ -83,87 +125,95 @@ class Resharding:
         if routing.version.cut:
             raise ConfigurationError(
                 f"{len(routing.version.cut)} partitions are divided already: "
-                f"`gateway reshard plan --partitions {routing.plan.partitions}` goes on with the others"
+                "the `gateway reshard plan` that began it goes on with the others"
             )
         await self._plans.close_plan(routing.plan.number)
         await self.settling.settle(routing.undecided)
 
     async def status(self) -> tuple[list[dict[str, Any]], str]:
-        """Return a row for each partition, and a sentence on what happens next."""
+        """Return a row for each partition that has, or had, slots, and a sentence on what happens next."""
         routing, is_closing = await self._routing()
-        lineages = Layout(routing.base, before_plan(routing) if routing.undecided else routing)
         rows = []
-        for partition in range(1 + max(routing.homes)):
-            lineage = lineages.lineage_of(partition)
-            line = [f"{each.partition} below {each.end}" for each in lineage.ancestors] if lineage else []
-            state = "serves"
+        for partition in sorted({*routing.homes, *routing.pieces}):
+            lineage, slots = routing.lineages.get(partition), routing.homes.count(partition)
+            state = "serves" if slots else "rests"
             if partition in routing.undecided:
                 keeps = is_closing and not routing.version.cut
                 state = "will keep its slots" if keeps else "will be divided"
             rows.append(
                 {
                     "partition": partition,
-                    "slots": routing.homes.count(partition),
+                    "slots": slots,
                     "state": state,
-                    "inherits": line,
-                    "first_lane_seq": lineage.parent.lane_seq if lineage else 0,
+                    "inherits": [said(level) for level in lineage.levels] if lineage else [],
+                    "begins": [start._asdict() for start in routing.starts_of(partition)],
+                    "begun_with": routing.base,
                     "plan": routing.version.plan,
                 }
             )
         return rows, _next_step(routing, is_closing=is_closing)
 
-    def _plan_of(self, routing: Routing, partitions: int) -> Plan:
-        now = 1 + max(routing.homes)
-        layout = Layout(routing.base, routing)
-        lineages = [layout.lineage_of(partition) for partition in range(now)]
-        if partitions <= now:
-            raise ConfigurationError(f"the topic has {now} partitions: it can only get more")
-        if max((len(each.ancestors) for each in lineages if each), default=0) + 2 > LEVELS_MAX:
-            raise ConfigurationError("the topic was divided too often to be divided again")
-        before = tuple(routing.decisions[parent] for parent in sorted(routing.decisions))
-        plan = Plan(routing.version.plan + 1, partitions, growth_to(routing, partitions), before)
-        if why := why_invalid(plan, routing.homes) or why_no_growth(plan, routing):
+    def _plan_of(self, routing: Routing, moves: tuple[Move, ...]) -> Plan:
+        """Return the next plan, of these moves. Raises ConfigurationError."""
+        if not moves:
+            raise ConfigurationError("nothing to do: no slots would move")
+        before = tuple(routing.decisions[each] for each in sorted(routing.decisions))
+        partitions = max(routing.partitions, *(1 + move.target for move in moves))
+        plan = Plan(routing.version.plan + 1, partitions, moves, before)
+        if not is_growth(plan, routing):
+            plan = plan._replace(read_from_ms=self.settling.clock.now_ms() - round(self.remembered_s * 1000))
+        why = why_invalid(plan, routing.homes)
+        assert why is None, why
+        lineages = _behind(plan, routing, {}).lineages.values()
+        if max(len(lineage.levels) for lineage in lineages) >= LEVELS_MAX:
             raise ConfigurationError(
-                f"{now} partitions cannot become {partitions}: {why}. A multiple of {now} is possible"
+                f"a partition would inherit more than {LEVELS_MAX - 1} pieces of logs: plan again once the "
+                "window and the session lease have passed"
             )
         return plan
 
     async def _cost_of(self, plan: Plan, routing: Routing) -> str:
-        """Return one sentence on what new partitions read, and on what their indexes take."""
+        """Return one sentence on what partitions with more slots read, and on what their indexes take."""
         store, name = self.settling.store, self.settling.topic.name
-        layout, log_of = Layout(routing.base, routing), partial(store.partition_log, name)
+        logs = {partition: store.partition_log(name, partition) for partition in set(routing.homes)}
+        ends = {partition: (await log.bounds())[1] for partition, log in logs.items()}
         since_ms = self.settling.clock.now_ms() - round(self.window_s * 1000)
+        after = _behind(plan, routing, ends)
         read, kept = 0, 0.0
-        for parent in sorted(plan.parents):
-            lineage = layout.lineage_of(parent)
-            log = inheriting(log_of(parent), lineage, log_of)
-            start, end = await log.bounds()
-            records = distance(lineage, max(start, await log.offset_at(since_ms)), end)
-            given = [move for move in plan.moves if move.source == parent]
-            read += records * len({move.target for move in given})
-            slots = sum(move.last - move.first + 1 for move in given)
-            kept += records * slots / routing.homes.count(parent)
+        for target in sorted({move.target for move in plan.moves}):
+            lineage = after.lineages[target]
+            for level in lineage.levels:
+                log = logs.setdefault(level.partition, store.partition_log(name, level.partition))
+                records = max(0, level.end - max(level.start, await log.offset_at(since_ms)))
+                read += records
+                piece = next(each for each in after.pieces[level.partition] if each.start == level.start)
+                kept += records * len(level.slots) / len(piece.slots)
+        for log in logs.values():
             await log.close()
         minutes = math.ceil(read / RESTORED_PER_S[False] / 60)
         disk, memory = kept * INDEX_BYTES_A_KEY / GB, kept * FILTER_BYTES_A_KEY / GB
         return (
-            f"new partitions read {read:,} records before they serve, {minutes} minutes of one gateway at "
-            f"most; {kept:,.0f} ids are kept twice for a window, {disk:.1f} GB of disk and {memory:.1f} "
-            "GB of memory in each copy"
+            f"partitions with new slots read {read:,} records before they serve, {minutes} minutes of one "
+            f"gateway at most; {kept:,.0f} ids are kept twice for a window, {disk:.1f} GB of disk and "
+            f"{memory:.1f} GB of memory in each copy"
         )
 
-    async def _make_room(self, plan: Plan, notice_s: float) -> None:
-        """Have both topics get their partitions, of which those that a plan gives slots must be empty."""
+    async def _make_room(self, plan: Plan, routing: Routing, notice_s: float) -> None:
+        """Have both topics get their partitions; those without slots must have no other records."""
         await self.add_partitions(self.routing_topic, plan.partitions + 1)
         topic = self.settling.topic.name
         is_new = await self.add_partitions(topic, plan.partitions)
-        for partition in sorted({move.target for move in plan.moves}):
+        for partition in sorted({move.target for move in plan.moves} - set(routing.homes)):
             log = self.settling.store.partition_log(topic, partition)
+            pieces = routing.pieces.get(partition)
             start, end = await log.bounds()
-            async with aclosing(log.read(start, end, records_max=1)) as batches:
+            is_used = start > 0 and not pieces
+            first = max(start, pieces[-1].end) if pieces else start
+            async with aclosing(log.read(first, end, records_max=1)) as batches:
                 async for _ in batches:
-                    start = 1
-            if start:
+                    is_used = True
+            await log.close()
+            if is_used:
                 raise ConfigurationError(
                     f"partition {partition} of {topic} has, or had, records of somebody else"
                 )
@@ -195,15 +245,39 @@ async def check_is_begun(store: LogStore, settings: Settings) -> None:
         raise ConfigurationError("no gateway has served this log yet: set GATEWAY_PARTITIONS instead")
 
 
+def said(level: Level) -> str:
+    """Return a level in words."""
+    since = f" from {level.start}" if level.start else ""
+    return f"{level.partition}{since} below {level.end}"
+
+
+def _shares(plan: Plan) -> Counter[tuple[int, int]]:
+    """Return how many slots a plan moves, by source and target."""
+    shares: Counter[tuple[int, int]] = Counter()
+    for first, last, source, target in plan.moves:
+        shares[source, target] += last - first + 1
+    return shares
+
+
+def _behind(plan: Plan, routing: Routing, ends: Mapping[int, Offset]) -> Routing:
+    """Return the routing as it will be when all partitions are cut, at such offsets."""
+    planned = routing.with_plan(plan)
+    now_ms = plan.read_from_ms
+    return planned.with_all(
+        Decision(plan.number, partition, ends.get(partition, 0), now_ms)
+        for partition in sorted(planned.undecided)
+    )
+
+
 def _next_step(routing: Routing, *, is_closing: bool) -> str:
     """Return a sentence on what becomes of the last plan."""
     plan, left = routing.plan, len(routing.undecided)
     if plan is None:
         return "the topic was never divided"
-    of = f"of {len(plan.parents)} partitions"
+    of = f"of {left + len(routing.decisions)} partitions"
     if not left:
         return f"plan {plan.number} has ended: {len(routing.version.cut)} {of} are divided"
-    goes_on = f"`gateway reshard plan --partitions {plan.partitions}` goes on with it"
+    goes_on = "the `gateway reshard plan` that began it goes on with it"
     if routing.version.cut:
         return f"plan {plan.number} is open: {left} {of} are yet to be divided; {goes_on}"
     if is_closing:

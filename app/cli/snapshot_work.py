@@ -35,13 +35,12 @@ async def listed(partitions: Sequence[int] | None, *, is_quarantine: bool) -> li
     settings = _settings()
     topic = settings.log.topics[is_quarantine]
     async with _opened(settings) as (snapshots, store):
-        for number in await _numbers(store, settings, topic, partitions):
-            identity = _identity_of(settings, store, topic, number)
+        for identity in await _identities(store, settings, topic, partitions):
             async for manifest in snapshots.candidates(identity):
                 rows.append(
                     {
                         "topic": topic.name,
-                        "partition": number,
+                        "partition": identity.partition,
                         "snapshot": manifest.name,
                         "age_seconds": round(time.time() - manifest.made_ms / 1000),
                         "applied_offset": offset_in_log(manifest.state.applied_offset),
@@ -61,11 +60,11 @@ async def verified(
     settings = _settings()
     topic = settings.log.topics[is_quarantine]
     async with _opened(settings) as (snapshots, store):
-        numbers = await _numbers(store, settings, topic, partitions)
-        for done, number in enumerate(numbers):
-            advance(done, len(numbers))
-            row = await _verify(snapshots, _identity_of(settings, store, topic, number))
-            rows.append({"topic": topic.name, "partition": number, **row})
+        identities = await _identities(store, settings, topic, partitions)
+        for done, identity in enumerate(identities):
+            advance(done, len(identities))
+            row = await _verify(snapshots, identity)
+            rows.append({"topic": topic.name, "partition": identity.partition, **row})
     return rows
 
 
@@ -92,7 +91,8 @@ async def drilled(partition: int | None, advance: Advance) -> dict[str, Any]:
         (found,) = await rebuild_indexes(scratch, topic.name, [number], advance, from_snapshots=True)
     if found.snapshot is not None:
         async with _opened(settings) as (snapshots, store):
-            await snapshots.note_drill(_identity_of(settings, store, topic, number))
+            (identity,) = await _identities(store, settings, topic, [number])
+            await snapshots.note_drill(identity)
     return found._asdict()
 
 
@@ -135,20 +135,21 @@ async def _opened(settings: Settings) -> AsyncIterator[tuple[SnapshotStore, LogS
         indexes.close()
 
 
-async def _numbers(
+async def _identities(
     store: LogStore, settings: Settings, topic: Topic, partitions: Sequence[int] | None
-) -> list[int]:
-    count = topic.partitions
+) -> list[IndexIdentity]:
+    """Return the indexes that partitions of a topic have; None: of all."""
+    layout = Layout(topic.partitions)
     if topic.name == settings.log.topic:
-        count = (await layout_of(store, settings)).partitions
-    return numbers_of(topic.name, count, partitions)
-
-
-def _identity_of(settings: Settings, store: LogStore, topic: Topic, partition: int) -> IndexIdentity:
-    return IndexIdentity(
-        log_id=store.log_id,
-        topic=topic.name,
-        partition=partition,
-        partitions=topic.partitions,
-        key_check=Identity(settings.gateway.identity_key).check_value,
-    )
+        layout = await layout_of(store, settings)
+    return [
+        IndexIdentity(
+            log_id=store.log_id,
+            topic=topic.name,
+            partition=number,
+            partitions=layout.base,
+            key_check=Identity(settings.gateway.identity_key).check_value,
+            plan=layout.index_plan_of(number),
+        )
+        for number in numbers_of(topic.name, layout.partitions, partitions)
+    ]

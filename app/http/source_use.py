@@ -83,7 +83,7 @@ class SourceUse:
             admissions: theirs.
             headers: its headers, by lower-case name.
         """
-        product = headers.get(b"user-agent", b"")[:PRODUCT_BYTES_MAX].partition(b" ")[0]
+        product = product_of(headers)
         sender = events[0].source, product
         if sender in self._requests or len(self._requests) < SENDERS_MAX:
             self._requests[sender] += 1
@@ -92,7 +92,7 @@ class SourceUse:
             self._requests[self._labels.label_of(sender[0]), b""] += 1
         if COPIES.isdisjoint(admissions):
             return
-        cause_of_known = Cause.RETRY if is_retry(headers) else Cause.OTHER
+        cause_of_known = cause_of(DUPLICATE, headers)
         self._note_of_sources(events, admissions, product, cause_of_known)
 
     def note_input(self, events: Sequence[Event], admissions: Sequence[Admission]) -> None:
@@ -124,14 +124,14 @@ class SourceUse:
         """Return the requests with an event by source, library and version."""
         requests: Counter[Sender] = Counter()
         for (source, product), count in self._requests.items():
-            requests[Sender(source, *_named(product))] += count
+            requests[Sender(source, *named(product))] += count
         return requests
 
     def copies(self) -> Counter[tuple[Sender, Cause]]:
         """Return the duplicates by source, library, version and cause."""
         copies: Counter[tuple[Sender, Cause]] = Counter()
         for (source, product, cause), count in self._copies.items():
-            copies[Sender(source, *_named(product)), cause] += count
+            copies[Sender(source, *named(product)), cause] += count
         return copies
 
 
@@ -140,7 +140,20 @@ def is_retry(headers: Mapping[bytes, bytes]) -> bool:
     return headers.get(RETRY_COUNT, b"0") != b"0" or RECOVERED in headers
 
 
-def _named(product: bytes) -> tuple[str, str]:
+def cause_of(admission: Admission, headers: Mapping[bytes, bytes]) -> Cause:
+    """Return why a duplicate came in a request with these headers."""
+    if admission is REPEAT:
+        return Cause.SAME_REQUEST
+    return Cause.RETRY if is_retry(headers) else Cause.OTHER
+
+
+def product_of(headers: Mapping[bytes, bytes]) -> bytes:
+    """Return the first product of the User-Agent, of at most PRODUCT_BYTES_MAX."""
+    return headers.get(b"user-agent", b"")[:PRODUCT_BYTES_MAX].partition(b" ")[0]
+
+
+def named(product: bytes) -> tuple[str, str]:
+    """Return a product's library, and its version, "" if it does not tell."""
     if product == INPUT_PRODUCT:
         return INPUT_LIBRARY, ""
     library = library_of({b"user-agent": product})

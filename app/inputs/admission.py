@@ -159,6 +159,8 @@ class InputAdmission:
         self.quotas.charge_verdicts(identified.events, outcomes.admissions)
         if identified.events:
             self._ingest.use.note_input(identified.events, outcomes.admissions)
+            if self._ingest.samples is not None:
+                self._ingest.samples.note(identified.events, outcomes, None)
         if self._ingest.observed is not None:
             self._ingest.observed.note(identified.events, outcomes, identified.quarantined)
 

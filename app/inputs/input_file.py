@@ -111,8 +111,9 @@ def inputs_of(settings: Settings) -> Sequence[InputSpec]:
     path = settings.gateway.inputs_file
     if path is None:
         return ()
-    own_topics = {topic.name for topic in (*settings.log.topics, settings.log.observed_topic)}
-    own_topics.add(routing_topic_of(settings.log.topic))
+    log = settings.log
+    own_topics = {topic.name for topic in (*log.topics, log.observed_topic, log.duplicates_topic)}
+    own_topics.add(routing_topic_of(log.topic))
     return read_inputs_file(path, own_topics, has_kafka=settings.log.kind == "kafka")
 
 

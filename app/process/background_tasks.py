@@ -17,7 +17,6 @@ from dedupe.router import Router
 
 READY_POLL_S = 0.05
 OUTAGE_POLL_S = 1.0
-PLAN_POLL_S = 0.25
 GATE_S = 3.0
 TRIM_INTERVAL_S = 10.0
 """The interval of deletion from the embedded log."""
@@ -53,17 +52,6 @@ async def announce(
         file=sys.stderr,
         flush=True,
     )
-
-
-async def watch_plans(has_new_plan: Callable[[], Awaitable[bool]], is_due: asyncio.Event) -> None:
-    """Set an event once a plan to divide the topic was written."""
-    while not is_due.is_set():
-        await asyncio.sleep(PLAN_POLL_S)
-        try:
-            if await has_new_plan():
-                is_due.set()
-        except RetriableError as err:
-            logger.debug("plans not read, trying again", error=str(err))
 
 
 async def open_gate(gate: Gate, router: Router) -> None:
@@ -104,11 +92,13 @@ async def trim_log(router: Router, settings: Settings, clock: Clock, trim: Trim)
         before_ms = newest_ms - int(settings.index.retention * 1000)
         if before_ms <= 0:
             continue
-        for topic in (settings.log.topic, settings.log.quarantine_topic):
+        for topic in (*settings.log.topics, *settings.side_topics):
             try:
-                await _trim_topic(topic, before_ms, TRIM_RECORDS_MAX, trim)
+                await _trim_topic(topic.name, before_ms, TRIM_RECORDS_MAX, trim)
             except RetriableError as err:
-                logger.warning("expired events not deleted, trying again later", topic=topic, error=str(err))
+                logger.warning(
+                    "expired events not deleted, trying again later", topic=topic.name, error=str(err)
+                )
 
 
 def _newest_timestamp_ms(lanes: Sequence[Lane]) -> int:

@@ -205,6 +205,9 @@ class Lanes(Protocol):
     async def hand_over(self) -> bool:
         """Move all lanes to other workers, bounded in time; return False if there are none."""
 
+    def go_on(self) -> None:
+        """Keep what the next round of this process goes on with: its place in the group."""
+
     async def finish(self, limit_s: float) -> None:
         """Let all lanes finish their queues within `limit_s` seconds, and end them."""
 
@@ -267,6 +270,7 @@ class Turn:
         await self._gate.wait_until_empty(self._answer_s)
         self.owned = [lane.partition for lane in router.lanes if lane.is_serving]
         router.drain()
+        lanes.go_on()
         await lanes.finish(drain_timeout_s)
 
 

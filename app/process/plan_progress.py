@@ -1,5 +1,7 @@
 """Which plan a process follows, and for how long its requests have waited for the next one."""
 
+from collections.abc import Mapping
+
 from dedupe.model.clock import Clock
 
 
@@ -10,6 +12,8 @@ class PlanProgress:
         """Begin without a plan, between two rounds of which none has ended."""
         self.number = 0
         """Of the plan by which the present round spreads events, or the last one did; 0: never divided."""
+        self.preparing: Mapping[int, int | None] = {}
+        """Offsets that new partitions of an open plan have to read, of those that are prepared here."""
         self._clock = clock
         self._waits_since: float | None = None
 

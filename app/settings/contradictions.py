@@ -74,8 +74,6 @@ def _time_rules(settings: "Settings") -> Iterator[str]:
 
 def _group_rules(settings: "Settings") -> Iterator[str]:
     group = settings.group
-    if group.peer_listen is not None and settings.gateway.observe:
-        yield "GATEWAY_OBSERVE is for one process: leave out GATEWAY_PEER_LISTEN, or WORKERS"
     if group.peer_listen is not None and settings.log.kind != "kafka":
         yield "GATEWAY_PEER_LISTEN needs GATEWAY_LOG=kafka: the embedded log is for one process alone"
     tls = (group.peer_tls_cert_file, group.peer_tls_key_file, group.peer_tls_ca_file)

@@ -107,7 +107,7 @@ class LogSettings(Section):
         ge=1,
         le=1024,
         description="Partitions that the clean topic begins with; fixed once it exists, also while it gets "
-        "more by `gateway reshard`.",
+        "more or fewer by `gateway reshard`.",
     )
     quarantine_partitions: int = Field(
         1, ge=1, le=64, description="Partitions of the quarantine topic; fixed once it exists."
@@ -123,6 +123,11 @@ class LogSettings(Section):
     def observed_topic(self) -> Topic:
         """The topic of all decided events of a trial. It has one partition."""
         return Topic(f"{self.topic}.observed", 1)
+
+    @property
+    def duplicates_topic(self) -> Topic:
+        """The topic of samples of duplicates. It has one partition."""
+        return Topic(f"{self.topic}.duplicates", 1)
 
     @property
     def topics(self) -> tuple[Topic, Topic]:

@@ -21,6 +21,7 @@ from app.settings.section import Section
 from app.settings.snapshots import SnapshotSettings
 from app.settings.units import DAY, MIB, Bytes, Seconds
 from dedupe.model.identity import SECRET_BYTES_MAX, SECRET_BYTES_MIN
+from dedupe.model.types import Topic
 
 DEVELOPMENT_SECRET = "public development secret"
 """Constant, so that a developer can delete the data folder and still use a log on Kafka."""
@@ -54,7 +55,15 @@ class GatewaySettings(Section):
     observe: bool = Field(
         False,
         description="Whether every decided event is also appended to the topic `<topic>.observed`, with its "
-        "verdict in the header `gw`: a [trial](migration.md) beside another pipeline, by one process.",
+        "verdict in the header `gw`: a [trial](migration.md) beside another pipeline.",
+    )
+    duplicate_samples: int = Field(
+        0,
+        ge=0,
+        le=60_000,
+        description="How many duplicates of each source each worker notes a minute in the topic "
+        "`<topic>.duplicates`: where the original is, when the copy came, why, and from which "
+        "[library](pipeline/duplicates.md). `0`: none.",
     )
     write_keys_grace: Seconds = Field(
         DAY,
@@ -186,6 +195,15 @@ class Settings(Section, alias_generator=None):
     def with_partitions(self, partitions: int) -> "Settings":
         """Return the settings of a clean topic that has so many partitions now."""
         return self.model_copy(update={"log": self.log.model_copy(update={"partitions": partitions})})
+
+    @property
+    def side_topics(self) -> dict[Topic, str]:
+        """The topics of which nothing is promised, each with the setting that wants it."""
+        wanted = (
+            (self.log.observed_topic, "GATEWAY_OBSERVE", self.gateway.observe),
+            (self.log.duplicates_topic, "GATEWAY_DUPLICATE_SAMPLES", self.gateway.duplicate_samples > 0),
+        )
+        return {topic: setting for topic, setting, is_wanted in wanted if is_wanted}
 
     @property
     def addresses(self) -> Iterator[tuple[str, int]]:

@@ -57,6 +57,9 @@ class Member(NamedTuple):
     inputs: Mapping[str, int] = {}  # those that it can read, with the number of their partitions
     inputs_read: tuple[Place, ...] = ()
     inputs_stopped: tuple[str, ...] = ()  # those that no worker is to read
+    plan: int = 0  # by which it spreads events, and numbers its lanes
+    lanes: int = 0  # their number; 0 from a worker of an earlier version
+    has_carried_over: bool = False  # a plan was carried out lately, so its lanes were carried over
 
     @property
     def is_waiting(self) -> bool:
@@ -115,6 +118,25 @@ class Assignment(NamedTuple):
         return tuple(name for name in names if name != NOBODY)
 
 
+def carried_over(before: Assignment, lanes: Sequence[int | None]) -> Assignment:
+    """
+    Return the assignment of lanes after a plan, as if the group had made it: each has who knows most of it.
+
+    Args:
+        before: of the lanes of before.
+        lanes: by lane, which one of before it is, or of which it was divided off; None: of none.
+    """
+
+    def names(of: Sequence[WorkerId]) -> tuple[WorkerId, ...]:
+        return tuple(of[lane] if lane is not None and lane < len(of) else NOBODY for lane in lanes)
+
+    return before._replace(
+        owners=names(before.owners),
+        followers=names(before.followers),
+        next_owners=names(before.next_owners) if before.next_owners else (),
+    )
+
+
 def assign(members: Sequence[Member], lanes: int, *, standbys: bool = True) -> Assignment:
     """
     Assign each lane an owner and a follower; the same members in any order give the same assignment.
@@ -153,6 +175,8 @@ def assign(members: Sequence[Member], lanes: int, *, standbys: bool = True) -> A
 
 def _is_resting(members: Mapping[WorkerId, Member], staying: Mapping[WorkerId, Member]) -> bool:
     """Return whether lanes stay uneven: what is moved while others are restarted, moves once more."""
+    if any(member.has_carried_over for member in staying.values()):
+        return True  # clients have waited for the plan, and would wait for moves as well
     new = sum(member.is_new for member in staying.values())
     is_left = any(member.is_leaving and member.serving for member in members.values())
     return is_left or 0 < new < len(staying)

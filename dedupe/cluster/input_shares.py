@@ -9,7 +9,7 @@ from typing import Protocol
 
 from dedupe.cluster.assignment import Assignment, Member, WorkerId
 from dedupe.cluster.input_places import place_of
-from dedupe.cluster.membership import Describe, Membership, Take
+from dedupe.cluster.membership import Describe, MemberPlace, Membership, Take
 
 SILENCE_MAX_S = 30.0
 """A worker that has not heard the group for longer reads nothing: it may have slept, and others read."""
@@ -95,6 +95,10 @@ class GroupShares:
     @property
     def joining_s(self) -> float:
         return self._membership.joining_s
+
+    @property
+    def place(self) -> MemberPlace | None:
+        return self._membership.place
 
     async def run(self, describe: Describe, take: Take) -> None:
         def describe_all() -> Member:

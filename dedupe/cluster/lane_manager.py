@@ -26,6 +26,7 @@ from dedupe.cluster.peer_directory import PeerDirectory
 from dedupe.cluster.replication import Replication
 from dedupe.cluster.role import Role
 from dedupe.cluster.standing import Standing
+from dedupe.cluster.watching import done_or_woken
 from dedupe.model.clock import Clock, Deadline
 from dedupe.model.errors import GatewayError, IdentityMismatchError, RetriableError
 from dedupe.partition.lane import Lane
@@ -57,8 +58,14 @@ class LaneManager:
         clock: Clock,
         *,
         has_disk_room: Callable[[], bool],
+        begun: Assignment | None = None,
     ) -> None:
-        """Manage no lane until `run`; `lanes` are all lanes of the log, those of quarantine last."""
+        """
+        Manage no lane until `run`.
+
+        `lanes` are all lanes of the log, those of quarantine last; `begun` is how they are assigned until the
+        group says so.
+        """
         self.generation = -1
         self.assignment = Assignment((NOBODY,) * len(lanes), (NOBODY,) * len(lanes), {})
         self.moves = 0  # lanes that came here from other workers
@@ -85,6 +92,8 @@ class LaneManager:
         self._claimed: set[int] = set()  # lanes owned here without an assignment
         self._claims = Claims(lanes, self.directory, clock, self._is_standby)
         self._elsewhere: set[int] = set()  # lanes that other workers own, or owned last
+        self._has_carried_over = begun is not None
+        self._begun = begun  # None once the group has assigned lanes
         self._joined_at: float | None = None
         self._is_stopping = False
         self._is_late = False  # leaving for longer than FOLLOW_S
@@ -108,7 +117,8 @@ class LaneManager:
         followed = [
             number
             for number, lane in enumerate(self.lanes)
-            if lane.state is LaneState.FOLLOWING and lane.follower.is_caught_up
+            if lane.state is LaneState.FOLLOWING
+            and (lane.follower.is_caught_up or self._begun is not None)  # it was, when the lanes began
         ]
         self._unreachable = self.directory.unreachable()
         self._told_given_up = tuple(sorted(self.hand_overs.unwanted))
@@ -122,6 +132,7 @@ class LaneManager:
             why_unreached=tuple(map(self.directory.why_unreachable, self._unreachable)),
             given_up=self._told_given_up,
             is_new=self._was_new,
+            has_carried_over=self._was_new and self._has_carried_over,
             is_late=self._is_late,
         )
 
@@ -135,7 +146,9 @@ class LaneManager:
                 self._claims.owner_since[number] = generation
             if owner not in (NOBODY, self.worker):
                 self._elsewhere.add(number)
-        self._joined_at = self._clock.monotonic() if self._joined_at is None else self._joined_at
+        if assignment is not self._begun:
+            self._begun = None
+            self._joined_at = self._clock.monotonic() if self._joined_at is None else self._joined_at
         for link in assignment.broken:
             if f" -> {self.worker}: " in link and link not in self.assignment.broken:
                 logger.warning("another worker does not reach this one", link=link)
@@ -164,6 +177,8 @@ class LaneManager:
         Raises:
             ExceptionGroup: of IdentityMismatchError; this process must not serve this log.
         """
+        if self._begun is not None:
+            self.on_assignment(self._begun.generation, self._begun)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._membership.run(self.describe, self.on_assignment))
             tasks.create_task(self._watch_peers())
@@ -232,14 +247,8 @@ class LaneManager:
         failing = {number for number in running if self.lanes[number].health.is_failing}
         owned, slow = frozenset(self._running), self.hand_overs.slow
         told = frozenset(active), frozenset(failing), self.is_leaving, given_up, self.standing.unserved()
-        return Status(
-            self.generation,
-            owned,
-            *told,
-            slow.handed_over,
-            slow.commit_ms,
-            without_index(self.lanes, running, self._clock),
-        )
+        lacking = without_index(self.lanes, running, self._clock)
+        return Status(self.generation, owned, *told, slow.handed_over, slow.commit_ms, lacking)
 
     # ---- running lanes
 
@@ -276,6 +285,8 @@ class LaneManager:
 
     async def _wait_until_released(self, number: int) -> bool:
         """Wait until no other worker owns the lane, at most RELEASE_S; False if the role changes."""
+        if self._begun is not None and self.role_of(number) is Role.OWNER:
+            return True  # nobody else can have it, or it was this worker's
         deadline = Deadline(self._clock, RELEASE_S)
         while self.role_of(number) is Role.OWNER:
             is_owned = any(number in status.owned for status in self.directory.alive().values())
@@ -297,7 +308,7 @@ class LaneManager:
         self.directory.signal_change()
         try:
             while not running.done() and self.role_of(number) is Role.OWNER:
-                await self._wait_for(running, number)
+                await done_or_woken(running, self._wake[number])
             lane.drain()
             is_left = number in self.hand_overs.left
             if lane.state is LaneState.DRAINING and not is_left:  # else a replay may take minutes
@@ -322,7 +333,7 @@ class LaneManager:
         was_caught_up = False
         try:
             while not following.done() and self.role_of(number) is Role.FOLLOWER:
-                await self._wait_for(following, number)
+                await done_or_woken(following, self._wake[number])
                 if lane.follower.is_caught_up and not was_caught_up and not self.assignment.is_settled:
                     was_caught_up = True
                     self._membership.rejoin()
@@ -335,15 +346,6 @@ class LaneManager:
                 lane.forget()
         if not following.cancelled():
             following.result()
-
-    async def _wait_for(self, task: "asyncio.Future[Any]", number: int) -> None:
-        """Wait until the task ends or the lane's role may have changed."""
-        woken: asyncio.Future[Any] = asyncio.ensure_future(self._wake[number].wait())
-        try:
-            await asyncio.wait({task, woken}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            woken.cancel()
-        self._wake[number].clear()
 
     async def _wait_for_change(self, deadline: Deadline) -> None:
         await self.directory.wait_for_change(min(deadline.remaining_s, POLL_S))

@@ -5,7 +5,7 @@ Membership is a hint about the owner of a lane; the log's fencing decides which 
 """
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from dedupe.cluster.assignment import Assignment, Member
 
@@ -16,8 +16,20 @@ Take: TypeAlias = Callable[[int, Assignment], None]
 """Receives a generation and its assignment; later generations have larger numbers. Must not raise."""
 
 
+class MemberPlace(NamedTuple):
+    """By what the coordinator, and the other members, know a worker."""
+
+    member_id: str
+    generation: int  # of its last assignment
+    started_ms: int  # of two workers with one name, the later one counts
+
+
 class Membership(Protocol):
     """One worker's membership in the group of workers that share a log."""
+
+    @property
+    def place(self) -> MemberPlace | None:
+        """Its place in the group, which another membership of this process may take; None without any."""
 
     @property
     def silence_s(self) -> float:

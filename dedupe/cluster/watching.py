@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import structlog
 
@@ -23,3 +24,13 @@ async def keep_looking(look: Callable[[], Awaitable[None]], every_s: float, *, o
                 raise
             logger.exception("a watch failed", watch=of)
             await asyncio.sleep(RETRY_S)
+
+
+async def done_or_woken(task: "asyncio.Future[Any]", wake: asyncio.Event) -> None:
+    """Wait until the task ends or the event is set, and clear the event."""
+    woken: asyncio.Future[Any] = asyncio.ensure_future(wake.wait())
+    try:
+        await asyncio.wait({task, woken}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        woken.cancel()
+    wake.clear()

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, overload
 
-from dedupe.decide.layout import Layout, Lineage
+from dedupe.decide.layout import Layout
+from dedupe.decide.lineage import Lineage
 from dedupe.decide.resharding import Routing
 from dedupe.decide.sessions import NO_SOURCE
 from dedupe.model.errors import IdentityMismatchError
@@ -125,7 +126,8 @@ class RecordCheck:
 
     @property
     def _root(self) -> int:
-        return self.partition if self.layout is None else self.layout.root_of(self.partition)
+        """The partition of the beginning that had all slots of this one, see spread_over."""
+        return self.partition if self._routing is None else self.partition % self.partitions
 
     def _is_home(self, offset: Offset, timestamp_ms: int, identity: RecordIdentity) -> bool:
         """Whether the slot of a record was at home where it lies."""
@@ -172,7 +174,7 @@ def sequence_gaps(state: IndexState, records: Sequence[CheckedRecord], lineage: 
     """
     Return the number of gaps before the next n >= 1 records in the lane sequence.
 
-    Records that are inherited have gaps, where ancestors have records of other slots.
+    Records that are inherited have gaps, where other partitions have records of other slots.
     """
     sequence = [record.identity.lane_seq for record in records]
     expected = state.next_lane_seq if state.last_offset >= 0 else sequence[0]
@@ -180,7 +182,7 @@ def sequence_gaps(state: IndexState, records: Sequence[CheckedRecord], lineage: 
         if records[-1].offset < lineage.own_start:
             return 0
         if state.last_offset < lineage.own_start:
-            expected = lineage.parent.lane_seq if state.last_offset >= 0 else sequence[0]
+            expected = lineage.lane_seq if state.last_offset >= 0 else sequence[0]
     if sequence == list(range(expected, expected + len(sequence))):
         return 0
     return sum(after != before + 1 for before, after in pairwise([expected - 1, *sequence]))

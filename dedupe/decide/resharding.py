@@ -1,10 +1,12 @@
 """
-Where slots are at home, by the records of the routing topic: plans, and what parents decide of them. Pure.
+Where slots are at home, by the records of the routing topic: plans, and what partitions decide of them. Pure.
 
-A plan moves ranges of slots. Each partition that it takes some from decides once: it cuts, by which they have
-moved, or it keeps them. A plan is valid once all parents of the one before it have decided; it repeats these
-decisions, so that who has read it and not yet the other partitions knows them, too
-(tests/sim/cut_model.py). Partitions may be read in any order. Invalid records change nothing.
+A plan moves ranges of slots. Each partition that has slots then decides once: its log is cut, or it keeps
+what it has. Once all have decided, each move is carried out of which both partitions were cut; one that had
+no slots need not be. So nobody serves a slot before it is certain where it is at home. A plan is valid once
+the one before it is decided; it repeats these decisions, so that who has read it and not yet the other
+partitions knows them, too (tests/sim/cut_model.py). Partitions may be read in any order. Invalid records
+change nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
+from dedupe.decide.lineage import Lineage, Piece, lineage_of
 from dedupe.model.slots import Slot, first_homes, routing_table, slot_of
 from dedupe.model.types import Offset
 
@@ -26,19 +29,19 @@ class Move(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What a parent has decided of a plan."""
+    """What a partition has decided of a plan."""
 
     plan: int
     partition: int
-    offset: Offset | None  # the end of the clean partition in a cut; None: it keeps its slots
+    offset: Offset | None  # the end of the clean partition in a cut; None: it keeps its slots, and gets none
     timestamp_ms: int = 0  # of a cut: no later record of these slots has an earlier time
-    lane_seq: int = 0  # of a cut: the number of records that the partition and its ancestors have had
+    lane_seq: int = 0  # of a cut: behind that of its newest record, or of what it inherits
     last_offset: Offset = -1  # of a cut: the newest record below it; -1 if there is none
     last_key: bytes = b""  # its event key
 
     @property
     def is_cut(self) -> bool:
-        """Whether the slots have moved."""
+        """Whether the log was cut."""
         return self.offset is not None
 
 
@@ -46,31 +49,32 @@ class Plan(NamedTuple):
     """Moves between partitions; `number` counts from 1."""
 
     number: int
-    partitions: int
+    partitions: int  # of Kafka, at least
     moves: tuple[Move, ...]
     before: tuple[Decision, ...] = ()  # of the plan before it, by partition
-
-    @property
-    def parents(self) -> frozenset[int]:
-        """The partitions that must decide."""
-        return frozenset(move.source for move in self.moves)
-
-
-class Stay(NamedTuple):
-    """How long a slot was at home in a partition: below the offset of the cut that ended it."""
-
-    partition: int
-    plan: int
-    end: Offset
-    timestamp_ms: int
-    lane_seq: int = 0  # the number of records that the partition and its ancestors had
+    read_from_ms: int = 0  # what is older is forgotten: those that get slots need not read it
 
 
 class Version(NamedTuple):
-    """How far routing has come: the plan, and the parents that have cut in it."""
+    """How far routing has come: the plan, and the partitions that were cut in it."""
 
     plan: int
     cut: frozenset[int]
+
+
+class Start(NamedTuple):
+    """Where a part of a partition's log begins."""
+
+    offset: Offset
+    lane_seq: int  # of its first record
+    ended_seq: int  # behind that of the last record of the part before it
+
+
+class Count(NamedTuple):
+    """A number of partitions that had slots until a plan."""
+
+    until_ms: int
+    partitions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +82,18 @@ class Routing:
     """The homes of all slots; `with_plan` and `with_decision` return the next state."""
 
     base: int  # partitions of the beginning
-    partitions: int
+    partitions: int  # that Kafka has, at least
     homes: tuple[int, ...]
-    earlier: Mapping[Slot, tuple[Stay, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    """The homes of before, newest first."""
+    pieces: Mapping[int, tuple[Piece, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    """By partition, oldest first."""
+    lineages: Mapping[int, Lineage] = field(default_factory=lambda: MappingProxyType({}))
+    """Of the partitions that were given slots."""
+    counts: tuple[Count, ...] = ()  # of before
     plan: Plan | None = None
+    undecided: frozenset[int] = frozenset()
+    """The partitions that have not decided of the plan. Until they have, all else is as before it."""
     decisions: Mapping[int, Decision] = field(default_factory=lambda: MappingProxyType({}))
-    """Of the plan, by parent."""
+    """Of the plan, by partition."""
     waiting: frozenset[Decision] = frozenset()
     """Decisions of plans that are not read yet. An owner that has one of its own must not serve."""
 
@@ -96,25 +105,36 @@ class Routing:
     @property
     def version(self) -> Version:
         """How far routing has come."""
-        cut = frozenset(each.partition for each in self.decisions.values() if each.offset is not None)
+        cut = frozenset(each.partition for each in self.decisions.values() if each.is_cut)
         return Version(self.plan.number if self.plan else 0, cut)
 
     @property
-    def undecided(self) -> frozenset[int]:
-        """The parents of the plan that have not decided."""
-        return self.plan.parents - self.decisions.keys() if self.plan else frozenset()
+    def decided_plan(self) -> int:
+        """The number of the last plan of which all have decided; 0 without any."""
+        return self.version.plan - bool(self.undecided)
 
     def table(self) -> list[int]:
         """Return the partition of a key's number by its remainder modulo the number of slots."""
         return routing_table(self.homes, self.base)
 
+    def starts_of(self, partition: int) -> list[Start]:
+        """Return where each piece of a partition's log begins, then where it goes on behind them."""
+        pieces, lineage = self.pieces.get(partition, ()), self.lineages.get(partition)
+        starts, end, ended_seq = list[Start](), 0, 0
+        for piece in pieces:
+            starts.append(Start(piece.start, piece.first_seq, ended_seq))
+            end, ended_seq = piece.end, piece.next_seq
+        lane_seq = ended_seq if lineage is None else max(ended_seq, lineage.lane_seq)
+        return [*starts, Start(end, lane_seq, ended_seq)]
+
     def is_home(self, routing_key: bytes, partition: int, offset: Offset, timestamp_ms: int) -> bool:
         """Whether a record lies where its slot was at home when it was written."""
         slot = slot_of(routing_key, self.base)
-        stays = self.earlier.get(slot, ())
-        if any(stay.partition == partition and offset < stay.end for stay in stays):
-            return True
-        is_late = not stays or timestamp_ms >= stays[0].timestamp_ms
+        for piece in self.pieces.get(partition, ()):
+            if offset < piece.end:
+                return slot in piece.slots
+        lineage = self.lineages.get(partition)
+        is_late = lineage is None or timestamp_ms >= lineage.timestamp_ms
         return self.homes[slot] == partition and is_late
 
     def with_plan(self, plan: Plan) -> "Routing":
@@ -122,50 +142,84 @@ class Routing:
         known = self.with_all(plan.before) if self._follows(plan) else self
         if known.undecided or why_invalid(plan, known.homes):
             return self
-        if plan.number != (known.plan.number if known.plan else 0) + 1:
+        if plan.number != known.version.plan + 1:
             return self
-        partitions = max(known.partitions, plan.partitions)
-        waiting = frozenset(each for each in known.waiting if each.plan > plan.number)
-        routing = Routing(self.base, partitions, known.homes, known.earlier, plan, waiting=waiting)
-        return routing.with_all(each for each in known.waiting if each.plan == plan.number)
+        planned = replace(
+            known,
+            partitions=max(known.partitions, plan.partitions),
+            plan=plan,
+            undecided=frozenset(known.homes),
+            decisions=MappingProxyType({}),
+            waiting=frozenset(each for each in known.waiting if each.plan > plan.number),
+        )
+        return planned.with_all(each for each in known.waiting if each.plan == plan.number)
 
     def with_decision(self, decision: Decision) -> "Routing":
-        """Return the routing with a decision; the same one if it is no parent's first of the plan."""
-        if decision.plan > (self.plan.number if self.plan else 0):
+        """Return the routing with a decision; the same one if it is no partition's first of the plan."""
+        if decision.plan > self.version.plan:
             return replace(self, waiting=self._with_waiting(decision))
-        if self.plan is None or decision.plan != self.plan.number or decision.partition not in self.undecided:
+        if decision.plan < self.version.plan or decision.partition not in self.undecided:
             return self
-        homes, earlier = list(self.homes), dict(self.earlier)
-        for move in self.plan.moves if decision.offset is not None else ():
-            if move.source != decision.partition:
-                continue
-            assert decision.offset is not None
-            stay = Stay(
-                decision.partition, decision.plan, decision.offset, decision.timestamp_ms, decision.lane_seq
+        decided = replace(
+            self,
+            undecided=self.undecided - {decision.partition},
+            decisions=MappingProxyType({**self.decisions, decision.partition: decision}),
+        )
+        return decided if decided.undecided else decided._carried_out()
+
+    def _carried_out(self) -> "Routing":
+        """Return the routing behind a plan of which all have decided."""
+        assert self.plan is not None
+        had_slots, cut = set(self.homes), self.version.cut
+        moves = [
+            move
+            for move in self.plan.moves
+            if move.source in cut and (move.target in cut or move.target not in had_slots)
+        ]
+        if not moves:
+            return self
+        targets = {move.target for move in moves}
+        pieces, homes = dict(self.pieces), list(self.homes)
+        for partition in cut & (targets | {move.source for move in moves}):
+            piece = self._piece_of(self.decisions[partition])
+            pieces[partition] = (*pieces.get(partition, ()), piece)
+        for first, last, _, target in moves:
+            homes[first : last + 1] = [target] * (last + 1 - first)
+        all_pieces = [piece for each in pieces.values() for piece in each]
+        lineages = dict(self.lineages)
+        for target in targets:
+            slots = frozenset(slot for slot, home in enumerate(homes) if home == target)
+            lineages[target] = lineage_of(
+                target, self.plan.number, slots, all_pieces, self.base, self.plan.read_from_ms
             )
-            for slot in range(move.first, move.last + 1):
-                homes[slot] = move.target
-                earlier[slot] = (stay, *earlier.get(slot, ()))
-        decisions = {**self.decisions, decision.partition: decision}
-        return Routing(
-            self.base,
-            self.partitions,
-            tuple(homes),
-            MappingProxyType(earlier),
-            self.plan,
-            MappingProxyType(decisions),
-            self.waiting,
+        until_ms = max(decision.timestamp_ms for decision in self.decisions.values())
+        return replace(
+            self,
+            homes=tuple(homes),
+            pieces=MappingProxyType(pieces),
+            lineages=MappingProxyType(lineages),
+            counts=(*self.counts, Count(until_ms, len(had_slots))),
+        )
+
+    def _piece_of(self, cut: Decision) -> Piece:
+        """Return the piece of a partition's log that a cut ends."""
+        assert cut.offset is not None
+        start = self.starts_of(cut.partition)[-1]
+        slots = frozenset(slot for slot, home in enumerate(self.homes) if home == cut.partition)
+        return Piece(
+            *(cut.plan, cut.partition, start.offset, cut.offset, start.lane_seq, cut.lane_seq),
+            *(cut.timestamp_ms, slots),
         )
 
     def _with_waiting(self, decision: Decision) -> frozenset[Decision]:
-        """Return the waiting decisions with one more; a parent's first of a plan counts."""
+        """Return the waiting decisions with one more; a partition's first of a plan counts."""
         is_later = any(each[:2] == decision[:2] for each in self.waiting)
         return self.waiting if is_later else self.waiting | {decision}
 
     def _follows(self, plan: Plan) -> bool:
         """Whether a plan repeats what is known to be decided of the one before it."""
         repeated = {decision.partition: decision for decision in plan.before}
-        return all(repeated.get(parent) == decision for parent, decision in self.decisions.items())
+        return all(repeated.get(partition) == decision for partition, decision in self.decisions.items())
 
     def with_all(self, decisions: Iterable[Decision]) -> "Routing":
         """Return the routing with decisions, see with_decision."""
@@ -192,37 +246,30 @@ def why_invalid(plan: Plan, homes: Sequence[int]) -> str | None:
     return None if taken else "nothing moves"
 
 
-def why_no_growth(plan: Plan, routing: Routing) -> str | None:
+def is_growth(plan: Plan, routing: Routing) -> bool:
     """
-    Return why lanes cannot follow a plan; None if they can.
+    Whether gateways that know of no pieces can follow a plan, too.
 
-    Each new partition must have one parent, and each partition of before must give some slots away: so the
-    index of a partition follows from the logs of its ancestors, one after the other, then from its own.
-    Between its number and that of its first ancestor lies a multiple of the first partition count, by which
-    an audit that knows no plan holds records against it.
+    They need partitions that all give slots away, and new ones of which each gets some of one partition.
     """
-    if not {move.source for move in plan.moves} >= set(routing.homes):
-        return "some partitions would give nothing away"
     parents = {(move.target, move.source) for move in plan.moves}
-    used = {stay.partition for stays in routing.earlier.values() for stay in stays} | set(routing.homes)
-    if not used.isdisjoint(target for target, _ in parents):
-        return "partitions with events of their own would get others"
-    if len({target for target, _ in parents}) < len(parents):
-        return "some new partitions would have several parents"
-    if any((target - source) % routing.base for target, source in parents):
-        return "some numbers of new partitions would not say with which partition of the beginning they began"
-    return None
+    targets = {target for target, _ in parents}
+    return (
+        {source for _, source in parents} == set(routing.homes)
+        and targets.isdisjoint({*routing.homes, *routing.pieces})
+        and len(targets) == len(parents)
+    )
 
 
-def growth_to(routing: Routing, partitions: int) -> tuple[Move, ...]:
+def spread_over(routing: Routing, partitions: int) -> tuple[Move, ...]:
     """
     Return the moves after which what each partition of the beginning had is spread evenly over its share.
 
     Its share are the numbers that lie a multiple of the first count above its own: of 8, partition 1 shares
-    with 9, 17, ... `partitions` must be a multiple of that count; otherwise there are no moves.
+    with 9, 17, ... So an audit that knows no plan can hold records against partitions. `partitions` is a
+    multiple of that count.
     """
-    if partitions % routing.base:
-        return ()
+    assert partitions % routing.base == 0, partitions
     each = len(routing.homes) // routing.base
     moves: list[Move] = []
     for root in range(routing.base):
@@ -258,9 +305,15 @@ def moves_to(homes: Sequence[int], partitions: int) -> tuple[Move, ...]:
     return _as_ranges(moved)
 
 
-def split_of(homes: Sequence[int], partition: int, target: int) -> tuple[Move, ...]:
-    """Return the moves of the upper half of one partition's slots; none if it has a single one."""
-    owned = [slot for slot, home in enumerate(homes) if home == partition]
+def split_of(routing: Routing, partition: int) -> tuple[Move, ...]:
+    """
+    Return the moves of the upper half of one partition's slots; none if it has less than two.
+
+    They go to the lowest number without slots that lies a multiple of the first count above or below.
+    """
+    owned = [slot for slot, home in enumerate(routing.homes) if home == partition]
+    free = set(range(partition % routing.base, len(routing.homes), routing.base)) - set(routing.homes)
+    target = min(free, default=partition)
     return _as_ranges([(slot, partition, target) for slot in owned[(len(owned) + 1) // 2 :]])
 
 

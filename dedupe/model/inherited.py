@@ -2,11 +2,11 @@
 Offsets of lanes that have inherited records: where a record is, and its order among them, in one number.
 Frozen.
 
-A partition that was given slots of another one has an index that follows from several logs, one after the
-other: those of its ancestors, oldest first, then its own. In such a lane an offset has a level (1 for the
-oldest log, one more for each next), the partition of that log, and the offset there. So offsets of one lane
-are ordered as its records are, and each says by itself where the record is. Partitions that the topic began
-with inherit nothing: their offsets are those of the log, level 0.
+A partition that was given slots has an index that follows from pieces of several logs, one after the other,
+then from its own log. In such a lane an offset has a level (1 for the first piece, one more for each next),
+the partition of that log, and the offset there. So offsets of one lane are ordered as its records are, and
+each says by itself where the record is. Partitions that were never given slots inherit nothing: their offsets
+are those of the log, level 0.
 """
 
 from dedupe.model.types import Offset
@@ -28,6 +28,11 @@ def level_start(level: int, partition: int) -> Offset:
     assert 0 < level <= LEVELS_MAX, level
     assert 0 <= partition < 1 << PARTITION_BITS, partition
     return level << _LEVEL_SHIFT | partition << OFFSET_BITS
+
+
+def level_of(offset: Offset) -> int:
+    """Return the level of an offset of a lane; 0 if the lane inherits nothing."""
+    return offset >> _LEVEL_SHIFT
 
 
 def place_of(partition: int, offset: Offset) -> tuple[int, Offset]:

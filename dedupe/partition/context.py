@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from dedupe.decide.layout import Layout, Lineage
+from dedupe.decide.layout import Layout
+from dedupe.decide.lineage import Lineage
 from dedupe.decide.recovery import RecordCheck
 from dedupe.decide.sessions import SessionPolicy
 from dedupe.decide.window import WindowPolicy
@@ -86,6 +87,7 @@ class LaneContext:
             partition=partition,
             partitions=self.partitions,
             key_check=self.identity.check_value,
+            plan=0 if self.layout is None else self.layout.index_plan_of(partition),
         )
 
     def record_check_of(self, partition: int) -> RecordCheck:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import structlog
 
-from dedupe.decide.layout import distance
+from dedupe.decide.lineage import distance
 from dedupe.decide.recovery import reason_to_rebuild, sequence_gaps
 from dedupe.model.errors import IndexCorruptError, IndexDisprovedError, IndexUnavailableError
 from dedupe.model.types import Entry, EventKey, Offset

@@ -134,6 +134,11 @@ class Lane:
             self._transition_to(LaneState.UNASSIGNED)
 
     @property
+    def context(self) -> LaneContext:
+        """What all lanes of its topic share."""
+        return self._context
+
+    @property
     def throttled_s(self) -> float:
         """How long the log has made this lane pause, since a quota of it was used up."""
         return self._log.throttled_s

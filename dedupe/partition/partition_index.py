@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat, zip_longest
 
 from dedupe.decide.committed import Committed
-from dedupe.decide.layout import Lineage
+from dedupe.decide.lineage import Lineage
 from dedupe.decide.recovery import CheckedRecord
 from dedupe.decide.session_update import expiry_update, session_update
 from dedupe.decide.sessions import (
@@ -62,9 +62,9 @@ class PartitionIndex:
         self._session_policy = session_policy
         self._lost_ms = lost_ms
         self._own_start: Offset = 0 if lineage is None else lineage.own_start
-        self.lane_seq_min = 0 if lineage is None else lineage.parent.lane_seq
+        self.lane_seq_min = 0 if lineage is None else lineage.lane_seq
         """The first lane sequence of its own log."""
-        self.timestamp_min_ms = 0 if lineage is None else lineage.parent.timestamp_ms
+        self.timestamp_min_ms = 0 if lineage is None else lineage.timestamp_ms
         """No record of its own log is older."""
 
     @property

@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 import structlog
 
-from dedupe.decide.layout import Lineage
+from dedupe.decide.lineage import Level
 from dedupe.decide.recovery import CheckedRecord, PlainRecords
 from dedupe.model.errors import IdentityMismatchError, LogCorruptError
 from dedupe.model.inherited import place_of
@@ -105,7 +105,8 @@ class RecordReader:
         if newest is None:
             return start, 0
         window_start = await self.window_start(start, end)
-        if not await self._context.session_notes.may_have(self._partition):
+        notes = self._context.session_notes
+        if self._lineage is None and not await notes.may_have(self._partition):
             return window_start, 0
         since_ms = newest.timestamp_ms - self._context.session_policy.remembered_ms
         first = min(window_start, await self._log.offset_at(since_ms)) if since_ms > 0 else start
@@ -126,7 +127,7 @@ class RecordReader:
         first_kept_seq = policy.first_kept_seq(newest.identity.lane_seq)
         if oldest is None or oldest.identity.lane_seq >= first_kept_seq:
             return min(by_time, newest.offset)
-        return await self._offset_of_seq(first_kept_seq, oldest, newest)
+        return await self._offset_of_seq(first_kept_seq - 1, oldest, newest)  # several may count as the first
 
     async def _offset_of_seq(self, seq: int, low: CheckedRecord, high: CheckedRecord) -> Offset:
         """Return the offset of a record at or shortly before a lane sequence, between two records."""
@@ -167,10 +168,11 @@ class RecordReader:
         return [(start, end)] if self._lineage is None else list(self._lineage.ranges(start, end))
 
     def _of_lane(self, records: list[CheckedRecord]) -> list[CheckedRecord]:
-        """Return the records without those of ancestors for other slots."""
-        if self._lineage is None or not records or records[0].offset >= self._lineage.own_start:
+        """Return the records, all of one log, as the lane has them, without those of other slots."""
+        level = self._lineage and records and self._lineage.level_at(records[0].offset)
+        if not level:
             return records
-        own = [_inherited(record, self._lineage) for record in records]
+        own = [_inherited(record, level) for record in records]
         kept = [record for record in own if record is not None]
         self._left_out += len(records) - len(kept)
         return kept
@@ -193,17 +195,21 @@ class RecordReader:
         ) from err
 
 
-def _inherited(record: CheckedRecord, lineage: Lineage) -> CheckedRecord | None:
+def _inherited(record: CheckedRecord, level: Level) -> CheckedRecord | None:
     """
-    Return a record of an ancestor as the heir has it; None if it is of another slot.
+    Return a record of another piece as the heir has it; None if it is of another slot.
 
     It evicts no sessions but the heir's own. What records of other slots evict is not heard of: such a
     session stays known for longer.
     """
     identity = record.identity
-    if not lineage.has(routing_key_of(identity)):
+    if not level.has(routing_key_of(identity)):
         return None
-    if identity.evicted:
-        evicted = tuple(key for key in identity.evicted if lineage.has(key))
-        return record._replace(identity=identity._replace(evicted=evicted))
-    return record
+    lane_seq = max(identity.lane_seq + level.shift, level.lane_seq_min)
+    timestamp_ms = max(record.timestamp_ms, level.timestamp_min_ms)
+    if not identity.evicted and (lane_seq, timestamp_ms) == (identity.lane_seq, record.timestamp_ms):
+        return record
+    evicted = tuple(key for key in identity.evicted if level.has(key))
+    return record._replace(
+        timestamp_ms=timestamp_ms, identity=identity._replace(lane_seq=lane_seq, evicted=evicted)
+    )

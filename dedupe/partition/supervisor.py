@@ -61,6 +61,9 @@ class LocalLanes:
         """Return False: there is no other worker."""
         return False
 
+    def go_on(self) -> None:
+        """Nothing of this round is kept."""
+
     async def finish(self, limit_s: float) -> None:
         """Let drained lanes finish within `limit_s` seconds, and cancel all others."""
         for lane, task in zip(self._lanes, self._tasks, strict=True):

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dedupe.decide.layout import Lineage, distance
+from dedupe.decide.lineage import Lineage, distance
 from dedupe.decide.recovery import CheckedRecord
 from dedupe.model.errors import IndexCorruptError, IndexUnavailableError
 from dedupe.model.types import Entry, EventKey, Offset
@@ -149,7 +149,7 @@ class Verifier:
         gaps = []
         for record in records:
             if self._lineage is not None and record.offset < self._lineage.own_start:
-                self._next_seq = self._lineage.parent.lane_seq  # ancestors have records of other slots
+                self._next_seq = self._lineage.lane_seq  # there are records of other slots before it
                 continue
             identity, expected = record.identity, self._next_seq
             if expected is not None and identity.lane_seq != expected:

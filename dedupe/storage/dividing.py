@@ -1,5 +1,5 @@
 """
-Divides a partition: it ends, for the slots that a plan moves, where it is fenced now.
+Divides a partition: the piece of its log in which it had its slots ends where it is fenced now.
 
 Whoever divides is the partition's owner for a moment. The decision is appended beside it under its epoch, so
 that it is there once the next owner's fence is over, or never will be. After any doubt, divide again: the
@@ -59,12 +59,12 @@ async def decide(
     now_ms: int,
 ) -> Decision:
     """
-    Fence a partition, and decide of a plan whether its slots move, unless that is decided.
+    Fence a partition, and decide of a plan whether its slots may move, unless that is decided.
 
     Args:
         log: of the partition.
         seal: how decisions are proved.
-        plan: which has it as a parent.
+        plan: of which it has not decided.
         partition: its number.
         before: the layout of before the plan.
         identity: of the log's gateways; records of others are passed over.
@@ -97,12 +97,14 @@ async def _cut_of(log: DecidingLog, plan: Plan, before: Layout, check: RecordChe
     if end >= OFFSETS_MAX:
         raise ConfigurationError(f"partition {partition} has too many offsets to be divided")
     lineage = before.lineage_of(partition)
-    lane_seq = 0 if lineage is None else lineage.parent.lane_seq
-    timestamp_ms = 0 if lineage is None else lineage.parent.timestamp_ms
-    start, _ = await log.bounds()
+    own_from, lane_seq, timestamp_ms = 0, 0, 0
+    if lineage is not None:
+        own_from, lane_seq, timestamp_ms = lineage.own_from, lineage.lane_seq, lineage.timestamp_ms
+    start = max(own_from, (await log.bounds())[0])
     last = await _last(log, check, start, end)
     if last is None:  # retention may have deleted all; no record can have had a later number
-        return Decision(plan.number, partition, end, timestamp_ms, lane_seq + (end if start else 0))
+        lane_seq += end - own_from if start > own_from else 0
+        return Decision(plan.number, partition, end, timestamp_ms, lane_seq)
     identity = last.identity
     return Decision(
         plan.number, partition, end, last.timestamp_ms, identity.lane_seq + 1, last.offset, identity.key

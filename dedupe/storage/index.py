@@ -27,6 +27,18 @@ class IndexIdentity(NamedTuple):
     partitions: int
     key_check: bytes  # dedupe.model.identity.Identity.check_value
     format_version: int = 4
+    plan: int = 0  # that gave the partition slots, see dedupe.decide.lineage; 0: none did
+
+    @property
+    def name(self) -> str:
+        """The name of the index among those of its topic."""
+        return f"{self.partition}-{self.plan}" if self.plan else f"{self.partition}"
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """What is stored of it; indexes of logs that were never divided name no plan."""
+        fields = self._asdict() | {"key_check": self.key_check.hex()}
+        return fields if self.plan else {name: value for name, value in fields.items() if name != "plan"}
 
 
 class IndexState(NamedTuple):

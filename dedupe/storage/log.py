@@ -155,6 +155,22 @@ class DecidingLog(PartitionLog, Protocol):
         """
 
 
+class Appender(Protocol):
+    """Appends to a topic of which nothing is promised; other processes may append to it, too."""
+
+    async def append(self, records: Sequence[NewRecord]) -> None:
+        """
+        Append n >= 1 records, timestamps not decreasing.
+
+        Raises:
+            RecordsRefusedError: the log takes no batch of these records.
+            RetriableError: they may be there or not; appended again, they may be there twice.
+        """
+
+    async def close(self) -> None:
+        """Release all resources. Never raises, bounded in time."""
+
+
 class LogStore(Protocol):
     """One log: a Kafka cluster, or a file."""
 
@@ -170,6 +186,9 @@ class LogStore(Protocol):
 
     def deciding_log(self, topic: str, partition: int) -> DecidingLog:
         """Return one partition with what its owners decide, without a request; the embedded log has none."""
+
+    def appender(self, topic: str) -> Appender:
+        """Return what appends to a topic of one partition, without a request."""
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
         """

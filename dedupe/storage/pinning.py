@@ -4,7 +4,7 @@ Pinning: the rules of a log are written into a note before its first record, and
 A log that has records and no pin is not served: who served it without is asked (`gateway reshard adopt`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 
 from dedupe.decide.recovery import RecordCheck
@@ -16,6 +16,7 @@ from dedupe.storage.notes import (
     BEGUN_EMPTY,
     FINGERPRINTS,
     PIN,
+    PIN_FORMAT,
     SESSIONS,
     SKIPS,
     FingerprintRule,
@@ -49,6 +50,21 @@ async def check_pins(store: LogStore, topics: Sequence[Topic], identity: Identit
         else:
             Pin.decode(text).check(topic, identity.check_value)
     return is_pinned
+
+
+async def check_old_pins(
+    old_notes: Callable[[str, str], Awaitable[dict[int, str]]], topics: Sequence[Topic], identity: Identity
+) -> None:
+    """
+    Compare these rules with the pins of gateways of before the routing topic.
+
+    Raises as Pin.check does, and as `old_notes`, which returns what they have noted about a topic.
+    """
+    for topic in topics:
+        for text in (await old_notes(PIN, topic.name)).values():
+            noted = Pin.decode(text)
+            if noted.record_version < PIN_FORMAT:
+                noted.check(topic, identity.check_value)
 
 
 async def begin_log(store: LogStore, topics: Sequence[Topic], identity: Identity) -> None:

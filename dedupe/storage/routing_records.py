@@ -20,7 +20,10 @@ from dedupe.model.types import Headers, LogRecord, NewRecord
 HEADER_MAC = "gr"
 """The header of every record: a version byte, and the MAC."""
 
-VERSION = 1
+VERSION, GROWTH_VERSION = 2, 1
+"""Plans of the second version give slots to partitions with records of their own, or not all away; gateways
+that know of the first alone refuse them, and follow all other records."""
+
 MAC_BYTES = 16
 KEY_BYTES = 32
 NOTE, PLAN, CUT, KEEP, CLOSE = "note", "plan", "cut", "keep", "close"
@@ -69,11 +72,13 @@ def note_record(note: Note, place: Place, key: bytes, *, now_ms: int) -> NewReco
 
 
 def plan_record(plan: Plan, place: Place, key: bytes, *, now_ms: int) -> NewRecord:
-    """Return the record of a plan, in partition 0."""
+    """Return the record of a plan, in partition 0; growth alone says no time."""
     before = [_of_decision(decision) for decision in plan.before]
     moves = [list(move) for move in plan.moves]
     fields = {"before": before, "moves": moves, "number": plan.number, "partitions": plan.partitions}
-    return _record(PLAN, fields, place, key, now_ms)
+    if not plan.read_from_ms:
+        return _record(PLAN, fields, place, key, now_ms)
+    return _record(PLAN, {**fields, "read_from_ms": plan.read_from_ms}, place, key, now_ms, version=VERSION)
 
 
 def decision_record(decision: Decision, place: Place, key: bytes, *, now_ms: int) -> NewRecord:
@@ -96,7 +101,7 @@ def read_record(record: LogRecord, places: Sequence[Place], key: bytes) -> Note 
     sealed = _mac_in(record.headers)
     if sealed[:1] > bytes([VERSION]):
         raise IdentityMismatchError(f"{_where(record)} was written by a newer gateway: run that one")
-    macs = (bytes([VERSION]) + _mac(key, place, record.key, record.value) for place in places)
+    macs = (sealed[:1] + _mac(key, place, record.key, record.value) for place in places)
     if not any(hmac.compare_digest(sealed, mac) for mac in macs):
         raise IdentityMismatchError(
             f"{_where(record)} was written under another GATEWAY_IDENTITY_SECRET, for another cluster or for "
@@ -135,10 +140,18 @@ class Seal(NamedTuple):
         return decision_record(decision, place, self.key, now_ms=now_ms)
 
 
-def _record(kind: str, fields: Mapping[str, object], place: Place, key: bytes, now_ms: int) -> NewRecord:
-    value = orjson.dumps({**fields, "kind": kind, "v": VERSION}, option=orjson.OPT_SORT_KEYS)
+def _record(
+    kind: str,
+    fields: Mapping[str, object],
+    place: Place,
+    key: bytes,
+    now_ms: int,
+    *,
+    version: int = GROWTH_VERSION,
+) -> NewRecord:
+    value = orjson.dumps({**fields, "kind": kind, "v": version}, option=orjson.OPT_SORT_KEYS)
     mac = _mac(key, place, kind.encode(), value)
-    return NewRecord(now_ms, kind.encode(), value, [(HEADER_MAC, bytes([VERSION]) + mac)])
+    return NewRecord(now_ms, kind.encode(), value, [(HEADER_MAC, bytes([version]) + mac)])
 
 
 def _of_decision(decision: Decision) -> dict[str, object]:
@@ -157,7 +170,7 @@ def _read_decision(fields: Mapping[str, Any]) -> Decision:
 def _read_plan(fields: Mapping[str, Any]) -> Plan:
     moves = tuple(Move(*each) for each in fields["moves"])
     before = tuple(_read_decision(each) for each in fields["before"])
-    return Plan(fields["number"], fields["partitions"], moves, before)
+    return Plan(fields["number"], fields["partitions"], moves, before, fields.get("read_from_ms", 0))
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Note | Plan | Decision | Close]] = {

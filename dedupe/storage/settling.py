@@ -1,5 +1,5 @@
 """
-Settles a plan: has each partition that it divides decided, by its owner, or by whoever waits for it too long.
+Settles a plan: has each partition with slots decided, by its owner, or by whoever waits for it too long.
 
 Whoever decides is a partition's owner for a moment, so several may try at once: the first decision counts
 (dedupe/storage/dividing.py).
@@ -19,7 +19,8 @@ from dedupe.model.identity import Identity
 from dedupe.model.types import Topic
 from dedupe.storage.dividing import decide
 from dedupe.storage.log import DecidingLog, PartitionLog
-from dedupe.storage.routing_records import Seal
+from dedupe.storage.routing_records import Note, Seal
+from dedupe.storage.signs import Signs
 
 PATIENCE_S = 120.0
 """How long a partition may refuse to be fenced, or gateways that run may fence it in between."""
@@ -40,6 +41,15 @@ class Plans(Protocol):
         """See RoutingTopic."""
 
     async def seal(self) -> Seal:
+        """See RoutingTopic."""
+
+    async def signs(self, plan: int) -> Signs:
+        """See RoutingTopic."""
+
+    async def has_new_plan(self) -> bool:
+        """See RoutingTopic."""
+
+    async def note(self, note: Note) -> None:
         """See RoutingTopic."""
 
     async def write_plan(self, plan: Plan) -> None:
@@ -73,6 +83,17 @@ class Settling:
     clock: Clock
     tell: Tell
 
+    async def is_due(self) -> bool:
+        """
+        Whether a plan is open, and to be carried out or closed now; until then its indexes are prepared.
+
+        Raises as `settle` does.
+        """
+        routing, _ = await self.store.routing_topic.routing(self.topic.partitions)
+        if routing.decisions or not routing.undecided:
+            return bool(routing.undecided)
+        return (await self.store.routing_topic.signs(routing.version.plan)).are_due(routing.undecided)
+
     async def settle(self, own: Collection[int] = ()) -> None:
         """
         Return once no partition is undecided, and tell what was decided unless that was so before.
@@ -96,6 +117,10 @@ class Settling:
             await self._decide_each(routing, due, keeps=is_closing and not routing.version.cut)
             await asyncio.sleep(0 if due else POLL_S)
             routing, is_closing = await self.store.routing_topic.routing(self.topic.partitions)
+        self.tell_decisions(routing)
+
+    def tell_decisions(self, routing: Routing) -> None:
+        """Tell what is decided of the last plan."""
         for partition, decision in sorted(routing.decisions.items()):
             cut = f"is divided at offset {decision.offset}"
             self.tell(f"partition {partition} {cut if decision.is_cut else 'keeps its slots'}")
@@ -103,8 +128,7 @@ class Settling:
     async def _decide_each(self, routing: Routing, partitions: Collection[int], *, keeps: bool) -> None:
         assert routing.plan is not None
         seal = await self.store.routing_topic.seal()
-        # What the parents had before the plan: its own decisions change none of their lineages.
-        before = Layout(routing.base, before_plan(routing))
+        before = Layout(routing.base, routing)
         slots = asyncio.Semaphore(AT_ONCE_MAX)
         decided = partial(self._decide, routing.plan, before=before, seal=seal, slots=slots, keeps=keeps)
         results = await asyncio.gather(*map(decided, sorted(partitions)), return_exceptions=True)
@@ -144,18 +168,3 @@ class Settling:
                 await asyncio.sleep(RETRY_S)
         finally:
             await log.close()
-
-
-def before_plan(routing: Routing) -> Routing:
-    """Return what was decided before the plan, as far as lineages of its parents go."""
-    assert routing.plan is not None
-    began = {
-        slot: tuple(stay for stay in stays if stay.plan < routing.version.plan)
-        for slot, stays in routing.earlier.items()
-    }
-    homes = list(routing.homes)
-    for slot, stays in routing.earlier.items():
-        if stays and stays[0].plan == routing.version.plan:
-            homes[slot] = stays[0].partition
-    earlier = {slot: stays for slot, stays in began.items() if stays}
-    return Routing(routing.base, routing.partitions, tuple(homes), earlier)

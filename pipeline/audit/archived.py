@@ -14,7 +14,7 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
-from pipeline.schema import LATER_COLUMNS
+from pipeline.schema import LATER_COLUMNS, LOG_EPOCH
 from pipeline.sources.records import Offsets
 
 HOUR_US, DAY_US = 3_600_000_000, 86_400_000_000
@@ -101,6 +101,10 @@ class StoredColumns:
             time_us: log times, within clean_topic.EARLIEST and LATEST.
         """
         is_same = np.ones(len(time_us), np.bool_)
+        if LOG_EPOCH in self._names:
+            # Of an archive with several logs Spark reads each by itself.
+            epochs = self._batch.column(LOG_EPOCH).cast(pa.int64()).fill_null(0)
+            is_same &= epochs.to_numpy(zero_copy_only=False) == 0
         for name in self._names.intersection(_ORIGINALS):
             is_same &= self._batch.column(name).is_null().to_numpy(zero_copy_only=False)
         if "event_time" in self._names:

@@ -8,7 +8,7 @@ The checks of an audit, as DataFrame functions; each returns the records that fa
 Offsets have gaps, one for each transaction's marker, so lane_seq alone shows which records are missing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from dedupe.model.record import VERSION as VERSION_READ
+from pipeline.audit.division import Jump
 from pipeline.audit.links import links
 from pipeline.audit.rules import documents, flaw, has_checksum, is_as_written, is_erased, is_of_its_key
 from pipeline.transforms.clean_topic import BASE_HEADER_BYTES, decoded, routed_partition
@@ -46,6 +47,8 @@ OUTSIDE_RETENTION = "outside_retention"
 UNPROVED = "unproved"
 ERASED = "erased"
 UNERASED = "unerased"
+OTHER_LOG = "other_log"
+IN_EARLIER_LOG = "in_earlier_log"
 
 VIOLATIONS = {
     FOREIGN: "no gateway wrote it",
@@ -84,6 +87,9 @@ NOTICES = {
     OUTSIDE_RETENTION: "it is older than the retention",
     UNPROVED: "it has no checksum, so its content is unproved: an earlier gateway wrote it",
     ERASED: "its content was erased, as it says itself",
+    OTHER_LOG: "it is of another log, which --epoch audits by itself",
+    IN_EARLIER_LOG: "its event is in an earlier log of the archive, too, within the window: the topic was "
+    "copied or replayed, or its client has sent it to both",
 }
 """Kinds to report that are no fault of the gateway."""
 
@@ -182,7 +188,11 @@ def check_records(records: DataFrame, partitions: int | None) -> DataFrame:
 
 
 def check_order(
-    checked: DataFrame, preceding: Mapping[int, PrecedingRecord], *, outlives_retention: bool = False
+    checked: DataFrame,
+    preceding: Mapping[int, PrecedingRecord],
+    jumps: Sequence[Jump] = (),
+    *,
+    outlives_retention: bool = False,
 ) -> DataFrame:
     """
     Check each record against those before it in its partition.
@@ -190,20 +200,26 @@ def check_order(
     Args:
         checked: of check_records.
         preceding: the record before the first one, by partition; any first record passes without it.
+        jumps: where numbers go on behind a gap that is none.
         outlives_retention: whether these records may have left their topic before later ones came.
 
     Returns:
         The columns of check_records, with the kinds of _ORDER_FLAGS in `faults`, and seq_before,
-        offset_before and time_before: the largest of the partition so far, null at first.
+        offset_before and time_before: the largest of the partition so far, null at first. seq_before has
+        the jumps until the record.
     """
     earlier = Window.partitionBy("partition").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
 
     def largest(column: str, first: Mapping[int, Any]) -> Column:
         return F.coalesce(F.max(column).over(earlier), by_partition(first, column, checked))
 
-    compared = checked.select(
-        "*",
-        largest("lane_seq", {p: record.lane_seq for p, record in preceding.items()}).alias("seq_before"),
+    jumped = _jumped(jumps)
+    without_jumps = checked.withColumn("lane_seq", F.try_subtract("lane_seq", jumped)) if jumps else checked
+    first_seqs = {p: record.lane_seq - _jumped_before(jumps, p, record) for p, record in preceding.items()}
+    compared = without_jumps.select(
+        *(name for name in checked.columns if name != "lane_seq"),
+        F.try_add("lane_seq", jumped).alias("lane_seq"),
+        F.try_add(largest("lane_seq", first_seqs), jumped).alias("seq_before"),
         largest("offset", {p: record.offset for p, record in preceding.items()}).alias("offset_before"),
         largest("timestamp", {p: record.timestamp for p, record in preceding.items()}).alias("time_before"),
     )
@@ -224,6 +240,20 @@ def check_order(
     }
     faults = F.col("faults").bitwiseOR(_bits(conditions))
     return compared.withColumn("faults", faults)
+
+
+def _jumped(jumps: Sequence[Jump]) -> Column:
+    """Return by how much the numbers of a partition have jumped until a record."""
+    by = F.lit(0).cast("bigint")
+    for jump in jumps:
+        is_behind = (F.col("partition") == jump.partition) & (F.col("offset") >= jump.offset)
+        by = by + F.when(is_behind, jump.by).otherwise(0)
+    return by
+
+
+def _jumped_before(jumps: Sequence[Jump], partition: int, record: PrecedingRecord) -> int:
+    """Return the same for the record before the first one."""
+    return sum(jump.by for jump in jumps if jump.partition == partition and jump.offset <= record.offset)
 
 
 def with_earlier_keys(checked: DataFrame, earlier: DataFrame | None) -> DataFrame:

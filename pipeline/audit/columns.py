@@ -13,13 +13,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.audit.checks import ALTERED, FOREIGN, UNERASED
-from pipeline.schema import ARCHIVE, LATER_COLUMNS, RECORD
+from pipeline.schema import DERIVED, LATER_COLUMNS, RECORD
 from pipeline.sources.records import LakeSource, Offsets, Selection, from_archive, read_lake, within
 from pipeline.transforms.clean_topic import archived
 from pipeline.transforms.erased import Persons, in_archive, listed
-
-DERIVED = tuple(name for name in ARCHIVE.names if name not in RECORD.names)
-"""The columns that the archive job computes, such as type and day."""
 
 _CONTENT = ("key", "value", "source", "gw")
 _SHA = 256

@@ -1,4 +1,4 @@
-"""How a topic was divided into more partitions, as `gateway reshard status --output json` says it."""
+"""How a topic was divided into other partitions, as `gateway reshard status --output json` says it."""
 
 import json
 from collections.abc import Mapping
@@ -8,26 +8,43 @@ from typing import NamedTuple
 from pipeline.errors import UsageError
 
 
+class Jump(NamedTuple):
+    """A place in a partition from which on its records have higher numbers, although none is missing."""
+
+    partition: int
+    offset: int  # of the first of these records, or before it
+    by: int
+
+
 class Division(NamedTuple):
-    """The partitions that a topic began with, and those that were divided off since."""
+    """The partitions that a topic began with, and how the records of others are numbered."""
 
     begun_with: int
-    first_lane_seqs: Mapping[int, int]
-    """The lane_seq of the first record of each partition that was divided off."""
+    first_lane_seqs: Mapping[int, int] = {}
+    """The lane_seq of the first record of each partition, as far as it is known."""
+    jumps: tuple[Jump, ...] = ()
+
+    @classmethod
+    def only(cls, begun_with: int) -> "Division":
+        """Return a division of which nothing else is known."""
+        return cls(begun_with, dict.fromkeys(range(begun_with), 0))
 
 
 def read_division(path: Path) -> Division:
     """Return what a file says. Raises UsageError."""
     begun_with, first_lane_seqs = 0, {}
+    jumps = list[Jump]()
     try:
         for line in path.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
-            if row["inherits"]:
-                first_lane_seqs[int(row["partition"])] = int(row["first_lane_seq"])
-            else:
-                begun_with += row["slots"] > 0
+            partition, begun_with = int(row["partition"]), int(row["begun_with"])
+            first, *others = row["begins"]
+            first_lane_seqs[partition] = int(first["lane_seq"])
+            for start in others:
+                if by := int(start["lane_seq"]) - int(start["ended_seq"]):
+                    jumps.append(Jump(partition, int(start["offset"]), by))
     except (OSError, ValueError, LookupError, TypeError) as err:
         raise UsageError(f"{path} is no output of `gateway reshard status --output json`: {err!r}") from None
     if not begun_with:
-        raise UsageError(f"{path} names no partition with which a topic began")
-    return Division(begun_with, first_lane_seqs)
+        raise UsageError(f"{path} names no partition")
+    return Division(begun_with, first_lane_seqs, tuple(jumps))

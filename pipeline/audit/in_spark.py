@@ -6,7 +6,7 @@ in SQL read all records once more and name what is wrong.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pyspark import StorageLevel
@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.audit import checks, evaluation, scope
 from pipeline.audit.columns import differing, read_with_changes, read_with_stored, unerased
 from pipeline.audit.deep import wrong_keys
+from pipeline.audit.logs import ArchiveLogs
 from pipeline.audit.places import places
 from pipeline.audit.prepared import AuditedRecords, PreparedAudit
 from pipeline.audit.proof import prove
@@ -51,6 +52,8 @@ class SparkAudit:
     spark: SparkSession
     prepared: PreparedAudit
     log_progress: Progress
+    logs: ArchiveLogs | None
+    """Of an archive."""
 
     def run(self) -> AuditResult:
         """Read, judge, and save the state of an audit that goes on where the last one ended."""
@@ -61,7 +64,7 @@ class SparkAudit:
             request, expected = self.prepared.request, self.prepared.expected
             folder = StateFolder(self.spark, place)
             past = folder.load(str(request.source) if request.is_of_archive else str(expected.scope.origin))
-            later = SparkAudit(self.spark, self.prepared.since(past), self.log_progress)
+            later = replace(self, prepared=self.prepared.since(past))
             result, read = later._judged(folder)
             if result.verdict != UNDECIDED and read.checked is not None:
                 folder.save(past, later._next_state(result), read.checked)
@@ -85,6 +88,7 @@ class SparkAudit:
             findings |= evaluation.collect_findings(unerased(read.all, persons))
         missing, open_ends = self._completeness(read.summaries)
         _add(findings, self._differing(read))
+        _add(findings, self._of_other_logs(read))
         findings |= missing
         if read.checked is not None:
             if read.has_sessions:
@@ -143,7 +147,11 @@ class SparkAudit:
         self.log_progress(f"comparing the keys of {read.record_count:,} records")
         earlier = folder.matching_keys(past, checked, read.record_count) if folder else None
         findings = evaluation.find_faults(
-            checked, read.summaries, self.prepared.preceding, outlives_retention=request.is_of_archive
+            checked,
+            read.summaries,
+            self.prepared.preceding,
+            () if request.division is None else request.division.jumps,
+            outlives_retention=request.is_of_archive,
         )
         linked = None
         if read.has_sessions:
@@ -170,6 +178,13 @@ class SparkAudit:
         stored = read_records(self.spark, topic, selection_of(ranges, self.prepared.request.selection))
         theirs = apply_erasures(stored)
         return evaluation.collect_findings(differing(held, theirs))
+
+    def _of_other_logs(self, read: _Read) -> dict[str, Finding]:
+        """Return what an archive has of other logs, and which events of this one they have, too."""
+        if self.logs is None:
+            return {}
+        repeats = self.logs.repeats(self.spark, read.all, self.prepared.bounds)
+        return self.logs.others | ({} if repeats is None else evaluation.collect_findings(repeats))
 
     def _completeness(self, summaries: Sequence[PartitionSummary]) -> tuple[dict[str, Finding], list[str]]:
         """Compare an archive with its topic if --against names it, else with its ledger."""

@@ -1,8 +1,8 @@
 """An audit before it reads: what is asked, what the source should hold, and what the gateway promises."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.audit import scope
 from pipeline.audit.checks import BEFORE_FIRST, DedupeBounds, PrecedingRecord
+from pipeline.audit.division import Division
 from pipeline.audit.expected import Expected, expect_archive
 from pipeline.audit.proof import Known
 from pipeline.audit.reconciliation import Reading, Reconciliation, Stats, reconcile
@@ -47,10 +48,8 @@ class AuditRequest:
     against: Source | None = None
     stats: Stats | None = None
     partitions: int | None = None
-    begun_with: int | None = None
-    """Partitions of before the topic was divided; None: it never was."""
-    first_lane_seqs: Mapping[int, int] = field(default_factory=dict)
-    """Of partitions that were divided off, as far as they are known."""
+    division: Division | None = None
+    """How the topic was divided; None: never."""
     window: timedelta | None = None
     index_keys_max: int | None = None
     retention: timedelta | None = None
@@ -59,10 +58,12 @@ class AuditRequest:
     """Leave out what an archive computes, and the content of its topic."""
     since_last: str | None = None
     """State folder of the last audit; None to audit the whole selection."""
-    read_ledger: Callable[[SparkSession], Scope | None] = lambda _: None
-    """Returns the scope of an archive's ledger; None if it has none."""
-    read_local_ledger: Callable[[LocalRecords], Scope | None] = lambda _: None
+    read_ledger: Callable[[SparkSession], Sequence[Scope]] = lambda _: ()
+    """Returns the scope of each log of an archive's ledger; none if it has no ledger."""
+    read_local_ledger: Callable[[LocalRecords], Sequence[Scope]] = lambda _: ()
     """Does so without Spark."""
+    log_epoch: int | None = None
+    """The log of an archive to audit; None for the newest."""
     engine: Engine = Engine.AUTO
     erasures: ErasureList | None = None
     """Persons of whom an archive must hold nothing."""
@@ -70,7 +71,7 @@ class AuditRequest:
     @property
     def is_provable(self) -> bool:
         """Whether a proof suffices; else the audit lists or saves something of each record."""
-        return self.retention is None and self.since_last is None and self.begun_with is None
+        return self.retention is None and self.since_last is None and self.division is None
 
     @property
     def is_of_archive(self) -> bool:
@@ -82,6 +83,8 @@ class AuditRequest:
             raise UsageError("--against compares an archive with its topic, kafka:// or log://")
         if self.since_last is not None and (self.against is not None or not self.selection.is_everything):
             raise UsageError("--since-last audits new records, so it takes no times, offsets or --against")
+        if self.log_epoch is not None and not self.is_of_archive:
+            raise UsageError("--epoch chooses a log of an archive, and a topic is one")
 
 
 class AuditedRecords(NamedTuple):
@@ -140,7 +143,8 @@ class PreparedAudit:
     @property
     def begun_with(self) -> int | None:
         """The partitions by which keys are routed first."""
-        return self.request.begun_with or self.partitions
+        division = self.request.division
+        return self.partitions if division is None else division.begun_with
 
     @property
     def counted_ranges(self) -> OffsetRanges:
@@ -181,6 +185,8 @@ class PreparedAudit:
         """Compare the records with the gateway's counters, if there are any."""
         if self.stats is None:
             return Reconciliation(reasons=["no --stats given"])
+        if not self.expected.scope.is_newest:
+            return Reconciliation(reasons=["the counters are of the archive's newest log"])
         if self.expected.scope.log_id is None:
             return Reconciliation(reasons=["the log that the archive was taken from is unknown"])
         topics = {summary.last_topic for summary in summaries}
@@ -204,11 +210,10 @@ class PreparedAudit:
         return {p: record for p, record in firsts.items() if record is not None} | retained
 
     def _before_first(self, partition: int) -> PrecedingRecord | None:
-        """Return what is before offset 0: the records of a partition that was divided off go on."""
-        request = self.request
-        if request.begun_with is None or partition < request.begun_with:
+        """Return what is before offset 0: the records of a partition that was given slots go on."""
+        if self.request.division is None:
             return BEFORE_FIRST
-        lane_seq = request.first_lane_seqs.get(partition)
+        lane_seq = self.request.division.first_lane_seqs.get(partition)
         return None if lane_seq is None else BEFORE_FIRST._replace(lane_seq=lane_seq - 1)
 
     def _undecided_reasons(self, summaries: Sequence[PartitionSummary]) -> list[str]:

@@ -7,6 +7,7 @@ audit of records on this machine, if they are few and have nothing to name.
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -15,12 +16,14 @@ from pyspark.sql import SparkSession
 from pipeline.audit import evaluation, scope
 from pipeline.audit.expected import Expected, expect_topic
 from pipeline.audit.in_spark import SparkAudit
+from pipeline.audit.logs import find_logs
 from pipeline.audit.prepared import AuditedRecords, AuditRequest, Engine, PreparedAudit, check_partitions
 from pipeline.audit.proof import prove_locally
 from pipeline.audit.verdict import AuditResult
 from pipeline.errors import PipelineError
 from pipeline.runtime.progress import Progress
 from pipeline.sources.local import LocalRecords, open_locally
+from pipeline.sources.records import LakeSource
 
 LOCAL_RECORDS_MAX = 5_000_000
 """Most records that are read without Spark unless the user says so: some 30 s of one core, 8 bytes each."""
@@ -52,21 +55,29 @@ def run_audit(
     check_partitions(request, expected)
     if (local := _local_records(request, expected)) is not None:
         log_progress(f"reading {local.size:,} records without Spark")
-        prepared = PreparedAudit.of(request, expected, request.read_local_ledger(local), began, clock)
-        if (records := _proven(prepared, local)) is not None:
+        scopes = request.read_local_ledger(local)
+        ledger = scopes[0] if scopes else None
+        prepared = PreparedAudit.of(request, expected, ledger, began, clock)
+        if len(scopes) < 2 and (records := _proven(prepared, local)) is not None:
             return prepared.result(records)
         log_progress("some records need a closer look")
     if request.engine is Engine.LOCAL:
         raise PipelineError(NO_LOCAL_PROOF)
     log_progress("starting Spark")
     spark = start()
-    ledger = request.read_ledger(spark) if request.is_of_archive else None
-    return SparkAudit(spark, PreparedAudit.of(request, expected, ledger, began, clock), log_progress).run()
+    logs = None
+    if isinstance(request.source, LakeSource):
+        logs = find_logs(spark, request.source, request.read_ledger(spark), request.log_epoch)
+        request = replace(request, source=logs.source)
+    prepared = PreparedAudit.of(request, expected, None if logs is None else logs.scope, began, clock)
+    return SparkAudit(spark, prepared, log_progress, logs).run()
 
 
 def _local_records(request: AuditRequest, expected: Expected) -> LocalRecords | None:
     """Return the records of an audit without Spark; None if it needs Spark."""
     if request.engine is Engine.SPARK or not request.is_provable or request.against is not None:
+        return None
+    if request.log_epoch:
         return None
     if request.erasures is not None and "://" in request.erasures.path:
         return None

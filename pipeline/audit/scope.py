@@ -35,6 +35,10 @@ class Scope:
     """The offsets [start, end) of every partition; empty if they are unknown."""
     known_ends: frozenset[int] = frozenset()
     """Partitions whose range ends after a record, and not after a marker."""
+    log_epoch: int | None = None
+    """The number of the log, in an archive that has had several."""
+    is_newest: bool = True
+    """Whether it is the log that the archive goes on with."""
     later_from: Offsets | None = None
     """As of columns.read_with_changes."""
 
@@ -62,6 +66,8 @@ def sentence(
 ) -> str:
     """Return what a verdict covers, as the object of "in"."""
     what = "everything that" if selection.is_everything else "the selected part of what"
+    if scope.log_epoch is not None:
+        what = what.replace(" ", f" of log_epoch {scope.log_epoch} ", 1) if selection.is_everything else what
     if since is not None:
         what = f"what came since the audit of {since}, of what"
     times = _times(summaries)

@@ -35,6 +35,7 @@ def archive(
     checkpoint: options.CheckpointOption = None,
     recover: options.RecoverOption = False,
     accept_loss: options.AcceptLossOption = False,
+    next_topic: options.NextTopicOption = False,
     once: options.OnceOption = False,
     interval: options.IntervalOption = options.INTERVAL,
     batch_offsets: options.BatchOption = options.BATCH_OFFSETS,
@@ -65,7 +66,12 @@ def archive(
     checkpoint = checkpoint or default_checkpoint(lake.path, f"archive-{lake.format}", origin.id)
     plan = StreamPlan("archive", source, checkpoint, once, interval, metrics_port, metrics_file)
     output = SinkPlan(
-        sink, archived, recovers=recover, accepts_loss=accept_loss, columns_version=ARCHIVE_VERSION
+        sink,
+        archived,
+        recovers=recover,
+        accepts_loss=accept_loss,
+        takes_next_topic=next_topic,
+        columns_version=ARCHIVE_VERSION,
     )
     if days is not None and not isinstance(sink, ParquetFolder):
         Backfill(spark, plan, origin, output, sink, batch_offsets).replace(days)

@@ -9,7 +9,7 @@ import typer
 from pyspark.sql import SparkSession
 
 from pipeline.audit.deep import identity_secret
-from pipeline.audit.division import read_division
+from pipeline.audit.division import Division, read_division
 from pipeline.audit.inputs import comparison_of, with_input
 from pipeline.audit.prepared import AuditRequest, Engine
 from pipeline.audit.reconciliation import load_stats
@@ -23,7 +23,7 @@ from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.schema import ARCHIVE_VERSION
 from pipeline.sinks.lake import local_ledger, published_ledger
-from pipeline.sinks.ledger import Ledger
+from pipeline.sinks.ledger import EarlierLog, Ledger
 from pipeline.sources.kafka_options import with_options
 from pipeline.sources.local import LocalRecords
 from pipeline.sources.records import LakeSource, Offsets, Selection, Source, parse_source
@@ -79,8 +79,8 @@ ReshardOption = Annotated[
     typer.Option(
         "--reshard",
         metavar="FILE",
-        help="output of `gateway reshard status --output json`: with which number the records of partitions "
-        "begin that were divided off; instead of --begun-with",
+        help="output of `gateway reshard status --output json`: with which numbers the records of partitions "
+        "begin and go on that were given slots; instead of --begun-with",
     ),
 ]
 WindowOption = Annotated[
@@ -139,6 +139,15 @@ SinceLastOption = Annotated[
     ),
 ]
 
+EpochOption = Annotated[
+    int | None,
+    typer.Option(
+        "--epoch",
+        min=0,
+        help="log of an archive that went on with --next-topic; default: the newest",
+    ),
+]
+
 
 def audit(
     source: options.SourceOption,
@@ -159,6 +168,7 @@ def audit(
     index_keys_max: IndexKeysMaxOption = None,
     retention: RetentionOption = None,
     since_last: SinceLastOption = None,
+    epoch: EpochOption = None,
     engine: EngineOption = Engine.AUTO,
     input_name: InputOption = None,
     inputs_file: InputsFileOption = None,
@@ -178,15 +188,16 @@ def audit(
     source, against = _with_options(source, against, kafka)
     if reshard is not None and begun_with is not None:
         raise UsageError("--reshard and --begun-with exclude each other")
-    division = None if reshard is None else read_division(reshard)
+    division = None if begun_with is None else Division.only(begun_with)
+    if reshard is not None:
+        division = read_division(reshard)
     request = AuditRequest(
         source=source,
         selection=Selection(since, until, from_offsets, to_offsets),
         against=against,
         stats=load_stats(stats, admin_token) if stats else None,
         partitions=partitions,
-        begun_with=begun_with if division is None else division.begun_with,
-        first_lane_seqs={} if division is None else division.first_lane_seqs,
+        division=division,
         window=window,
         index_keys_max=index_keys_max,
         retention=retention,
@@ -197,6 +208,7 @@ def audit(
         read_local_ledger=_local_ledger,
         engine=engine,
         erasures=ErasureList.of_environment(),
+        log_epoch=epoch,
     )
     is_whole = since_last is None and request.selection.is_everything
     compared = comparison_of(source, input_name, inputs_file, input_from, is_whole=is_whole)
@@ -221,22 +233,35 @@ def _with_options(
     return source, with_options(against, kafka)
 
 
-def _ledger(source: Source, spark: SparkSession) -> Scope | None:
-    return _scope(published_ledger(spark, source)) if isinstance(source, LakeSource) else None
+def _ledger(source: Source, spark: SparkSession) -> list[Scope]:
+    return _scopes(published_ledger(spark, source)) if isinstance(source, LakeSource) else []
 
 
-def _local_ledger(records: LocalRecords) -> Scope | None:
-    return _scope(local_ledger(records))
+def _local_ledger(records: LocalRecords) -> list[Scope]:
+    return _scopes(local_ledger(records))
 
 
-def _scope(ledger: Ledger | None) -> Scope | None:
-    """Return the scope of an archive's ledger, of a copy's one without offsets; None if it has none."""
+def _scopes(ledger: Ledger | None) -> list[Scope]:
+    """Return the scope of each log of an archive's ledger; none of one that tells nothing, as some copy's."""
     if ledger is None:
-        return None
-    later_from = ledger.columns_from.get(ARCHIVE_VERSION)
+        return []
     if ledger.partitions == 0:
-        return Scope(later_from=later_from)
-    ends = ledger.records_end
-    ranges = {p: (first, max(first, ends.get(p, end))) for p, (first, end) in ledger.held.items()}
-    known_ends = frozenset(ends)
-    return Scope("its ledger", None, ledger.origin, ledger.partitions, ranges, known_ends, later_from)
+        later_from = ledger.columns_from.get(ARCHIVE_VERSION)
+        return [] if later_from is None else [Scope(later_from=later_from)]
+    scopes = list[Scope]()
+    logs: list[EarlierLog | Ledger] = [*ledger.earlier, ledger]
+    for number, log in enumerate(logs):
+        ends = log.records_end
+        scopes.append(
+            Scope(
+                listed_by="its ledger",
+                origin=log.origin,
+                partitions=log.partitions,
+                ranges={p: (first, max(first, ends.get(p, end))) for p, (first, end) in log.held.items()},
+                known_ends=frozenset(ends),
+                log_epoch=number if ledger.earlier else None,
+                is_newest=log is ledger,
+                later_from=log.columns_from.get(ARCHIVE_VERSION),
+            )
+        )
+    return scopes

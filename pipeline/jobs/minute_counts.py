@@ -50,6 +50,7 @@ def minute_counts(
     checkpoint: options.CheckpointOption = None,
     recover: options.RecoverOption = False,
     accept_loss: options.AcceptLossOption = False,
+    next_topic: options.NextTopicOption = False,
     once: options.OnceOption = False,
     interval: options.IntervalOption = options.INTERVAL,
     batch_offsets: options.BatchOption = options.BATCH_OFFSETS,
@@ -88,7 +89,7 @@ def minute_counts(
     compute = partial(_counted, has_day=is_table)
     sink = _sink(lake) if isinstance(lake, LakeSource) else PostgresCounts(to)
     plan = StreamPlan(JOB, source, checkpoint, once, interval, metrics_port, metrics_file)
-    output = SinkPlan(sink, compute, recovers=recover, accepts_loss=accept_loss)
+    output = SinkPlan(sink, compute, recovers=recover, accepts_loss=accept_loss, takes_next_topic=next_topic)
     if days is not None and isinstance(sink, DeltaTable | IcebergLake):
         Backfill(spark, plan, origin, output, sink, batch_offsets).replace(days)
         print(f"the days {days} of {to} are replaced")

@@ -14,6 +14,7 @@ from pipeline.runtime import options
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.sources.extent import ranges_of
+from pipeline.sources.kafka_options import with_options
 from pipeline.sources.local import open_locally
 from pipeline.sources.records import LakeSource, LogSource, Selection, Source, read_records
 from pipeline.transforms.suspects import Suspects, summed_up
@@ -35,6 +36,7 @@ def suspects(
     ] = None,
     remote: options.RemoteOption = None,
     conf: options.ConfOption = None,
+    kafka: options.KafkaOption = None,
 ) -> None:
     """
     Show events of the same source, person, type, name and client time under different ids.
@@ -42,6 +44,7 @@ def suspects(
     Such events are most often one call that a client's bug sent under several ids. They are shown by library
     and version, and nothing is dropped: two equal calls may also be meant.
     """
+    source = with_options(source, kafka)
     log_progress = progress_logger(JOB)
     selection = Selection(since, until)
     log_progress(f"reading {source}")

@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from pipeline.errors import PipelineError, UsageError
 from pipeline.runtime.folder import Folder, LocalFolder
-from pipeline.schema import RECORD
 from pipeline.transforms.erased import (
     Change,
     IdKind,
@@ -106,31 +104,31 @@ class ErasureList(NamedTuple):
 
 
 def apply_erasures(records: DataFrame) -> DataFrame:
-    """Return records of schema.RECORD, those of persons who are listed now erased."""
-    return _applied(records, erased_records, RECORD)
+    """Return records of schema.RECORD and others, those of persons who are listed now erased."""
+    return _applied(records, erased_records)
 
 
 def apply_to_archive(rows: DataFrame) -> DataFrame:
     """Return the rows of an archive, those of persons who are listed now erased."""
-    return _applied(rows, with_erased_rows, rows.schema)
+    return _applied(rows, with_erased_rows)
 
 
 def leave_out_erased(records: DataFrame) -> DataFrame:
     """Return the records of schema.RECORD without those that are erased or of persons who are listed now."""
-    return _applied(records, without_erased, RECORD)
+    return _applied(records, without_erased)
 
 
 def leave_out_sessions(sessions: DataFrame) -> DataFrame:
     """Return sessions without those of persons who are listed now."""
-    return _applied(sessions, partial(not_listed, in_sessions), sessions.schema)
+    return _applied(sessions, partial(not_listed, in_sessions))
 
 
-def _applied(rows: DataFrame, change: Change, columns: StructType) -> DataFrame:
-    """Return what a change makes of these columns; the rows as they are if nobody is listed."""
+def _applied(rows: DataFrame, change: Change) -> DataFrame:
+    """Return what a change makes of these rows; the rows as they are if nobody is listed."""
     persons = _listed_now(rows.sparkSession)
     if persons is None:
         return rows
-    return rows.select(*columns.names).mapInArrow(partial(change, persons), columns)
+    return rows.mapInArrow(partial(change, persons), rows.schema)
 
 
 def _listed_now(spark: SparkSession) -> Persons | None:

@@ -194,6 +194,14 @@ AcceptLossOption = Annotated[
         help="Continue after records that retention deleted unread; the ledger lists their offsets.",
     ),
 ]
+NextTopicOption = Annotated[
+    bool,
+    typer.Option(
+        "--next-topic",
+        help="Continue an output with a topic that was made again or moved to another cluster, whose offsets "
+        "begin anew.",
+    ),
+]
 OnceOption = Annotated[
     bool,
     typer.Option("--once", help="End after what the source holds now. Default: run until SIGTERM."),

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -24,6 +25,7 @@ from pipeline.sinks.ledger import (
     Ledger,
     Remedy,
     next_ledger,
+    next_log,
     refusal,
     start_offsets,
     with_columns,
@@ -31,7 +33,7 @@ from pipeline.sinks.ledger import (
 )
 from pipeline.sources.extent import OffsetRanges, records_ends
 from pipeline.sources.origin import Origin, origin_of
-from pipeline.sources.records import Offsets, Selection, stream_records, within
+from pipeline.sources.records import Offsets, Selection, stream_records, with_log_epoch, within
 
 
 class Sink(Protocol):
@@ -63,6 +65,8 @@ class SinkPlan:
     keeps_state: bool = False
     recovers: bool = False
     accepts_loss: bool = False
+    takes_next_topic: bool | None = None
+    """None: the job cannot go on with another topic."""
     columns_version: int | None = None
     """Of the rows' columns, if the ledger counts it: schema.ARCHIVE_VERSION."""
 
@@ -97,8 +101,7 @@ def run_to_sink(
     Raises:
         PipelineError: sink, checkpoint and source do not belong together.
     """
-    ledger = output.sink.ledger(spark)
-    _check_start(spark, plan, origin, output, ledger)
+    ledger = _checked_start(spark, plan, origin, output, output.sink.ledger(spark))
     records = stream_records(
         spark,
         plan.source,
@@ -123,25 +126,52 @@ def run_to_sink(
         raise
 
 
-def _check_start(
+def _checked_start(
     spark: SparkSession, plan: StreamPlan, origin: Origin, output: SinkPlan, ledger: Ledger | None
-) -> None:
-    """Refuse what does not belong together, or delete the checkpoint if the user allows it."""
+) -> Ledger | None:
+    """
+    Return the ledger to go on from.
+
+    Refuses what does not belong together; or deletes the checkpoint, or closes the log before, if the user
+    allows it.
+    """
     checkpoint = Checkpoint(plan.checkpoint)
+    by_batch = output.counts_batches(origin)
+    may_follow = output.takes_next_topic is not None and not by_batch
+    compare = partial(refusal, origin=origin, job=plan.job, by_batch=by_batch, may_follow=may_follow)
+    if output.takes_next_topic and by_batch:
+        raise PipelineError("--next-topic is for a topic, kafka:// or log://")
     state = checkpoint.read_state(spark)
-    compare = partial(refusal, ledger, origin=origin, job=plan.job, by_batch=output.counts_batches(origin))
-    refused = compare(state)
+    refused = compare(ledger, state)
+    if ledger is not None and refused is not None and refused.remedy is Remedy.NEXT_TOPIC:
+        if not output.takes_next_topic:
+            raise PipelineError(refused.sentence)
+        print(f"{plan.job}: --next-topic was given: {_left(ledger, origin)}", file=sys.stderr)
+        # The sink holds nothing of the new log, so a checkpoint is of the one before, or of a killed start.
+        ledger = next_log(ledger, origin, datetime.now(UTC).replace(microsecond=0))
+        checkpoint.delete(spark)
+        state, refused = None, compare(ledger, None)
     if refused is not None and refused.remedy is Remedy.RECOVER and output.recovers:
         print(f"{plan.job}: --recover was given: {refused.sentence}", file=sys.stderr)
         checkpoint.delete(spark)
-        state, refused = None, compare(None)
+        state, refused = None, compare(ledger, None)
     if refused is None:
-        return
+        return ledger
     if not (refused.remedy is Remedy.ACCEPT_LOSS and output.accepts_loss):
         raise PipelineError(refused.sentence)
     print(f"{plan.job}: --accept-loss was given: {refused.sentence}", file=sys.stderr)
     if state is not None:
         checkpoint.delete(spark)
+    return ledger
+
+
+def _left(ledger: Ledger, origin: Origin) -> str:
+    """Return what the output has of the log that it leaves."""
+    ends = ", ".join(f"{p}:{end}" for p, end in sorted(ledger.ends.items()))
+    return (
+        f"with its first batch of {origin.id} the output leaves {ledger.origin}, whose partitions it has up "
+        f"to the offsets {ends}; what came after them there is not in it"
+    )
 
 
 def _retention_loss(spark: SparkSession, plan: StreamPlan, output: SinkPlan) -> str | None:
@@ -200,6 +230,7 @@ class BatchWriter:
             if self.output.keeps_state:
                 self.stored += store_counted(self.output.sink, rows, ledger)
             else:
+                rows = with_log_epoch(rows, ledger.log_epoch)
                 self.output.sink.store(self.output.compute(rows), ledger)
             self.ledger = ledger
         self._read_to = ends

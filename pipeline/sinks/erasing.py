@@ -23,9 +23,9 @@ from pyspark.sql import functions as F
 
 from pipeline.errors import PipelineError, UsageError
 from pipeline.runtime.session import IcebergTable
-from pipeline.schema import ARCHIVE, SESSIONS, by_day
-from pipeline.sinks.delta import DeltaTable, vacuum
-from pipeline.sinks.iceberg import IcebergLake, expire_snapshots
+from pipeline.schema import ARCHIVE, LOG_EPOCH, SESSIONS, by_day
+from pipeline.sinks.delta import DeltaTable
+from pipeline.sinks.iceberg import IcebergLake
 from pipeline.sinks.lake import lake_sink
 from pipeline.sinks.table_store import OF_THE_JOB, TableStore
 from pipeline.sinks.tables import TableLimits, TablesSink
@@ -46,9 +46,9 @@ from pipeline.transforms.erased import (
     with_erased_rows,
 )
 from pipeline.transforms.table_layout import COLUMNS_MAX, TABLES_MAX
-from pipeline.transforms.table_names import LATEST_TABLES, LOADS
+from pipeline.transforms.table_names import LATEST_TABLES
 
-ARCHIVE_KEYS = ("topic", "partition", "offset", "dt")
+ARCHIVE_KEYS = ("topic", LOG_EPOCH, "partition", "offset", "dt")
 TABLE_KEYS = ("log_partition", "log_offset", "dt")
 SESSION_KEYS = ("user", "source", "began", "dt")
 _OWNERS = ("user_id", "anonymous_id", "previous_id", "value")
@@ -108,7 +108,8 @@ class Eraser:
             rows = stored.mapInArrow(partial(erased_rows, self.persons), stored.schema)
             changed = [name for name in stored.columns if name not in KEPT_COLUMNS]
             updates = ", ".join(f"t.`{name}` = s.`{name}`" for name in changed)
-            return [self._change(sink, lake, rows, ARCHIVE_KEYS, f"UPDATE SET {updates}")]
+            keys = [name for name in ARCHIVE_KEYS if name in stored.columns]
+            return [self._change(sink, lake, rows, keys, f"UPDATE SET {updates}")]
         names = [name for name in (*SESSION_KEYS, "visitor") if name in stored.columns]
         read = stored.select(*names)
         rows = read.mapInArrow(partial(listed, find, self.persons), read.schema)
@@ -155,10 +156,7 @@ class Eraser:
         for calls, table in LATEST_TABLES.items():
             if table in existing:
                 sink.compute_anew(self.spark, calls)
-                if store.lake.format == "delta":
-                    vacuum(self.spark, store.sql_name(table), self.keep)
-                else:
-                    expire_snapshots(self.spark, IcebergTable(store.path(table)), self.keep, least=1)
+                store.expire_latest(self.spark, table, self.keep)
 
     def _change(
         self,
@@ -216,7 +214,7 @@ _VIEW = "gateway_erased"
 
 def kind_of(spark: SparkSession, lake: LakeSource) -> Kind:
     """Return what an output holds. Raises PipelineError: none of Kind."""
-    if LOADS in TableStore(lake).names(spark):
+    if TableStore(lake).holds_tables(spark):
         return Kind.TABLES
     rows = _read(spark, lake)
     if {"message_id", "value", "offset"} <= set(rows.columns):

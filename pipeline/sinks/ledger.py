@@ -11,12 +11,17 @@ Two kinds of streams have no such offsets: those that read an archive, and those
 batches, whose rows belong to no offset. Their ledger also counts the batches of one checkpoint, which
 alone holds the state; without it, such a sink cannot be continued.
 
+If a topic was made again, or moved to another cluster, its offsets begin anew. On demand (--next-topic) a
+sink goes on with the new log: the commit of its first batch also closes the log before, which the ledger
+keeps among `earlier`. So there is no moment between the two.
+
 This module only compares and counts; it uses no Spark and no storage.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -26,7 +31,9 @@ from pipeline.sources.extent import OffsetRanges
 from pipeline.sources.origin import Origin
 from pipeline.sources.records import Offsets
 
-VERSION = 1
+VERSION = 2
+"""Of a ledger with earlier logs; others are written as version 1, which older jobs read."""
+
 RETENTION_RUNBOOK = "docs/runbooks/retention-overtook.md"
 CHECKPOINT_RUNBOOK = "docs/runbooks/checkpoint-lost.md"
 
@@ -36,6 +43,48 @@ class CheckpointBatch(NamedTuple):
 
     query: str
     number: int
+
+
+class EarlierLog(NamedTuple):
+    """A log that a sink has left for another one, and the offsets that it holds of it."""
+
+    origin: str
+    topic: str  # "" in ledgers that did not note it
+    partitions: int
+    held: OffsetRanges
+    records_end: Offsets
+    lost: tuple[tuple[int, int, int], ...]
+    closed_at: datetime
+    """When the sink left it, in whole seconds: by then its records had been written."""
+    columns_from: Mapping[int, Offsets]
+    """See Ledger."""
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as the ledger's JSON has it."""
+        return {
+            "source": self.origin,
+            "topic": self.topic,
+            "partitions": self.partitions,
+            "held": self.held,
+            "records_end": self.records_end,
+            "lost": self.lost,
+            "closed_at": self.closed_at.isoformat(timespec="seconds"),
+            "columns_from": self.columns_from,
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "EarlierLog":
+        """Return what `to_document` wrote."""
+        return cls(
+            document["source"],
+            document["topic"],
+            document["partitions"],
+            _ranges(document["held"]),
+            _offsets(document["records_end"]),
+            _losses_of(document["lost"]),
+            datetime.fromisoformat(document["closed_at"]),
+            _columns_from(document),
+        )
 
 
 @dataclass(frozen=True)
@@ -52,11 +101,21 @@ class Ledger:
     batch: CheckpointBatch | None = None  # the last one, where offsets do not determine the rows
     records_end: Offsets = field(default_factory=dict)
     """The offset after the last record of each partition, where known; only markers follow it."""
+    topic: str = ""
+    """The name of the source's topic; "" in ledgers that did not note it."""
+    earlier: tuple[EarlierLog, ...] = ()
+    """The logs before this one, oldest first."""
+
     columns_from: Mapping[int, Offsets] = field(default_factory=dict)
     """
     By version of an archive's columns the first offset of each partition whose row has these columns; a
     partition that is left out has no rows without them. A version that is left out is unknown.
     """
+
+    @property
+    def log_epoch(self) -> int:
+        """The number of the log among all that the sink has held; the first one is 0."""
+        return len(self.earlier)
 
     @property
     def ends(self) -> Offsets:
@@ -74,7 +133,7 @@ class Ledger:
     def to_json(self) -> str:
         """Return the JSON document that sinks store."""
         document: dict[str, Any] = {
-            "version": VERSION,
+            "version": VERSION if self.earlier else 1,
             "job": self.job,
             "commit": self.commit,
             "source": self.origin,
@@ -88,6 +147,10 @@ class Ledger:
             document["batch"] = self.batch._asdict()
         if self.records_end:
             document["records_end"] = self.records_end
+        if self.topic:
+            document["topic"] = self.topic
+        if self.earlier:
+            document["earlier"] = [log.to_document() for log in self.earlier]
         if self.columns_from:
             document["columns_from"] = self.columns_from
         return json.dumps(document, separators=(",", ":"))
@@ -110,10 +173,12 @@ class Ledger:
             partitions=document["partitions"],
             held=_ranges(document["held"]),
             added=_ranges(document["added"]),
-            lost=tuple((partition, first, end) for partition, first, end in document.get("lost", ())),
+            lost=_losses_of(document.get("lost", ())),
             batch=CheckpointBatch(**document["batch"]) if "batch" in document else None,
             records_end=_offsets(document.get("records_end", {})),
-            columns_from={int(v): _offsets(o) for v, o in document.get("columns_from", {}).items()},
+            topic=document.get("topic", ""),
+            earlier=tuple(EarlierLog.from_document(log) for log in document.get("earlier", ())),
+            columns_from=_columns_from(document),
         )
 
 
@@ -122,6 +187,7 @@ class Remedy(Enum):
 
     RECOVER = "--recover"
     ACCEPT_LOSS = "--accept-loss"
+    NEXT_TOPIC = "--next-topic"
     ANOTHER_SINK = "another output"
 
 
@@ -133,7 +199,13 @@ class Refusal(NamedTuple):
 
 
 def refusal(
-    ledger: Ledger | None, state: CheckpointState | None, origin: Origin, *, job: str, by_batch: bool
+    ledger: Ledger | None,
+    state: CheckpointState | None,
+    origin: Origin,
+    *,
+    job: str,
+    by_batch: bool,
+    may_follow: bool = False,
 ) -> Refusal | None:
     """
     Compare a sink with its source and its checkpoint; None if the job may start.
@@ -143,10 +215,35 @@ def refusal(
         state: of the checkpoint; None if there is none.
         origin: the source as it is now.
         by_batch: whether the ledger counts batches.
+        may_follow: whether the job can go on with another log.
     """
-    if ledger is not None and (refused := _other_sink(ledger, origin, job)):
+    if ledger is not None and (refused := _other_sink(ledger, origin, job, may_follow)):
         return refused
     return _by_batch(ledger, state) if by_batch else _by_offsets(ledger, state, origin)
+
+
+def next_log(ledger: Ledger, origin: Origin, closed_at: datetime) -> Ledger:
+    """Return the ledger of a sink that goes on with another log, of which it holds nothing yet."""
+    left = EarlierLog(
+        ledger.origin,
+        ledger.topic,
+        ledger.partitions,
+        ledger.held,
+        ledger.records_end,
+        ledger.lost,
+        closed_at,
+        ledger.columns_from,
+    )
+    return Ledger(
+        ledger.job,
+        ledger.commit,
+        origin.id,
+        origin.partitions,
+        held={},
+        added={},
+        topic=origin.topic,
+        earlier=(*ledger.earlier, left),
+    )
 
 
 def start_offsets(ledger: Ledger | None, origin: Origin) -> Offsets:
@@ -189,6 +286,8 @@ def next_ledger(
         added=added,
         lost=_losses(ledger, origin),
         batch=batch,
+        topic=origin.topic,
+        earlier=() if ledger is None else ledger.earlier,
     )
 
 
@@ -222,17 +321,25 @@ def with_columns(ledger: Ledger, before: Ledger | None, version: int) -> Ledger:
         version: of the columns.
     """
     known = {} if before is None else before.columns_from
-    if version in known or (before is not None and not before.held):
+    if version in known or (before is not None and before.partitions == 0):
         return replace(ledger, columns_from=known)
     began = {} if before is None else {p: end for p, (first, end) in before.held.items() if first < end}
     return replace(ledger, columns_from={**known, version: began})
 
 
-def _other_sink(ledger: Ledger, origin: Origin, job: str) -> Refusal | None:
+def _other_sink(ledger: Ledger, origin: Origin, job: str, may_follow: bool) -> Refusal | None:
     if ledger.job != job:
         what = f"is the output of {ledger.job}, and this is {job}"
+    elif any(log.origin == origin.id for log in ledger.earlier):
+        what = f"has left {origin.id} for {ledger.origin}"
     elif ledger.origin != origin.id:
         what = f"holds another source, {ledger.origin}, and this one is {origin.id}"
+        if may_follow and ledger.batch is None:
+            return Refusal(
+                Remedy.NEXT_TOPIC,
+                f"the output {what}: name another output, or, if the topic was made again or moved to "
+                f"another cluster, go on with it by --next-topic; see {CHECKPOINT_RUNBOOK}",
+            )
     elif ledger.partitions > origin.partitions:
         what = f"knows {ledger.partitions} partitions of its source, which has {origin.partitions} now"
     else:
@@ -308,6 +415,14 @@ def _losses(ledger: Ledger | None, origin: Origin) -> tuple[tuple[int, int, int]
         return ()
     gaps = ((p, ledger.ends.get(p, start), start) for p, start in sorted(origin.starts.items()))
     return ledger.lost + tuple(gap for gap in gaps if gap[1] < gap[2])
+
+
+def _losses_of(document: Iterable[Any]) -> tuple[tuple[int, int, int], ...]:
+    return tuple((partition, first, end) for partition, first, end in document)
+
+
+def _columns_from(document: Mapping[str, Any]) -> dict[int, Offsets]:
+    return {int(version): _offsets(offsets) for version, offsets in document.get("columns_from", {}).items()}
 
 
 def _offsets(document: Mapping[str, int]) -> Offsets:

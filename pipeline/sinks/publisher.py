@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from dedupe.model.record import FLAG_CLOUDEVENT
 from pipeline.errors import PipelineError
+from pipeline.schema import LOG_EPOCH
 
 PATH = "/v1/events"
 CLOUDEVENTS_PATH = "/v1/cloudevents"
@@ -68,20 +69,21 @@ _COUNTS = pa.schema([(field.name, pa.int64()) for field in fields(PostedCounts)]
 
 def publish(events: DataFrame, target: GatewayTarget) -> PostedCounts:
     """
-    Post events, those of one partition in the order of their offsets.
+    Post events, those of one partition in the order of their offsets, one log after the other.
 
     Args:
-        events: partition, offset, source and value of each; of events that a gateway stored, also
-            fingerprint (8 bytes), flags, and session (bytes 34-89 of `gw`, or null).
+        events: partition, offset, source and value of each; log_epoch of those of an archive; of events
+            that a gateway stored, also fingerprint (8 bytes), flags, and session (bytes 34-89 of `gw`, or
+            null).
 
     Raises:
         PipelineError: the gateway refused, or was unreachable for RETRY_FOR_S.
     """
     is_stored = "fingerprint" in events.columns
     nothing = F.lit(None).cast("string")
+    order = ["partition", *([LOG_EPOCH] if LOG_EPOCH in events.columns else []), "offset"]
     ordered = events.select(
-        "partition",
-        "offset",
+        *order,
         F.coalesce("source", F.lit("")).alias("source"),
         # An empty value would be no item of the batch; the gateway rejects null.
         F.when(F.length("value") > 0, F.col("value")).otherwise(F.lit(b"null")).alias("value"),
@@ -89,7 +91,7 @@ def publish(events: DataFrame, target: GatewayTarget) -> PostedCounts:
         (F.base64("session") if is_stored else nothing).alias("session"),
         (_is_cloudevent() if is_stored else F.lit(False)).alias("is_cloudevent"),
     )
-    ordered = ordered.repartition(target.tasks, "partition").sortWithinPartitions("partition", "offset")
+    ordered = ordered.repartition(target.tasks, "partition").sortWithinPartitions(*order)
     answers = ordered.mapInArrow(_poster(target), from_arrow_schema(_COUNTS))
     sums = answers.agg(*(F.sum(name).alias(name) for name in _COUNTS.names)).collect()[0]
     return PostedCounts(*(sums[name] or 0 for name in _COUNTS.names))

@@ -7,16 +7,17 @@ The tables of one output, in one format: which there are, their columns, rows ad
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pipeline.runtime.folder import Folder
+from pipeline.runtime.folder import Folder, is_remote
 from pipeline.runtime.session import IcebergTable
 from pipeline.schema import DAY, LATEST_COLUMNS
-from pipeline.sinks.delta import DeltaTable
-from pipeline.sinks.iceberg import OF_ICEBERG, WIDENING, layout_there, signed
+from pipeline.sinks.delta import DeltaTable, vacuum
+from pipeline.sinks.iceberg import OF_ICEBERG, WIDENING, expire_snapshots, layout_there, signed
 from pipeline.sinks.lake import LakeSink, lake_sink
 from pipeline.sinks.layout import DEFAULT_LAYOUT, StorageLayout, as_transform
 from pipeline.sinks.ledger import Ledger
@@ -29,6 +30,8 @@ from pipeline.transforms.table_types import EXACT_MAX
 
 KEYS = ("source", "id")
 OF_THE_JOB = frozenset({DRIFT, LOADS, *LATEST_TABLES.values()})
+_MARKS = {"delta": "_delta_log", "iceberg": "metadata", "parquet": "_gateway"}
+"""What each folder of a table has."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,14 @@ class TableStore:
                 spark.sql(f"SHOW TABLES IN {schema}").where("NOT isTemporary").select("tableName").collect()
             )
             return frozenset(row[0] for row in rows)
-        marks = {"delta": "_delta_log", "iceberg": "metadata", "parquet": "_gateway"}
-        folder, mark = Folder(spark, self.lake.path), marks[self.lake.format]
+        folder, mark = Folder(spark, self.lake.path), _MARKS[self.lake.format]
         return frozenset(name for name in folder.names() if mark in folder.names(name))
+
+    def holds_tables(self, spark: SparkSession) -> bool:
+        """Whether the job `tables` writes here; False on Spark Connect, which shows no folders."""
+        if is_table_name(self.lake.path):
+            return LOADS in self.names(spark)
+        return not is_remote(spark) and _MARKS[self.lake.format] in Folder(spark, self.lake.path).names(LOADS)
 
     def columns(self, spark: SparkSession, table: str) -> T.StructType:
         """Return the columns of a table that exists."""
@@ -146,6 +154,29 @@ class TableStore:
         traits = [column for column in rows.columns if column not in LATEST_COLUMNS]
         spark.sql(merge_statement(name, view, traits))
         spark.catalog.dropTempView(view)
+
+    def compact_latest(self, spark: SparkSession, table: str, keep: timedelta) -> None:
+        """
+        Merge the small files of a table of latest traits, which has no days, and delete older versions.
+
+        A batch that merges meanwhile may fail, or this; each may be done again.
+        """
+        if self.lake.format == "delta":
+            spark.sql(f"OPTIMIZE {self.sql_name(table)}")
+        else:
+            named = IcebergTable(self.path(table))
+            spark.sql(
+                f"CALL `{named.catalog}`.system.rewrite_data_files(table => '{named.name}', "
+                "options => map('min-input-files', '2'))"
+            )
+        self.expire_latest(spark, table, keep)
+
+    def expire_latest(self, spark: SparkSession, table: str, keep: timedelta) -> None:
+        """Delete the versions of a table of latest traits that are older than this, but the last one."""
+        if self.lake.format == "delta":
+            vacuum(spark, self.sql_name(table), keep)
+        else:
+            expire_snapshots(spark, IcebergTable(self.path(table)), keep, least=1)
 
     def _prepare(self, spark: SparkSession, table: str, columns: T.StructType) -> None:
         """Create a table of latest traits, or add the columns that it lacks."""

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pipeline.schema import ARCHIVE, LATER_COLUMNS, RECORD
+from pipeline.schema import ARCHIVE, DERIVED, LATER_COLUMNS, LOG_EPOCH, RECORD
 from pipeline.sources.delta_log import TableFile, read_snapshot
 from pipeline.sources.embedded_log import LogReader
 from pipeline.sources.extent import OffsetRanges, selection_of
@@ -25,7 +25,6 @@ BATCH_ROWS = 10_000
 
 _ARCHIVE, _RECORD = to_arrow_schema(ARCHIVE), to_arrow_schema(RECORD)
 _BYTES = {"key": ("message_id_bytes", "message_id"), "value": ("value_bytes", "value")}
-_DERIVED = [name for name in ARCHIVE.names if name not in RECORD.names]
 
 
 class LocalRecords(NamedTuple):
@@ -125,8 +124,9 @@ def _from_archive(
     for name, (original, text) in _BYTES.items():
         arrays[name] = pc.coalesce(column(original), column(text).cast(pa.binary()))
     # Spark reads files by a schema, and has null where a file has no such column.
-    is_read = set(_DERIVED) if format_ == "parquet" else {*stored, *LATER_COLUMNS}
-    arrays |= {name: column(name) for name in _DERIVED if compares and name in is_read and name != "value"}
+    is_read = set(DERIVED) if format_ == "parquet" else {*stored, *LATER_COLUMNS}
+    arrays[LOG_EPOCH] = column(LOG_EPOCH)
+    arrays |= {name: column(name) for name in DERIVED if compares and name in is_read and name != "value"}
     return pa.RecordBatch.from_pydict(arrays)
 
 

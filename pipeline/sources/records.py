@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from dedupe.model.record import HEADER_FENCE_TEST
 from pipeline.errors import UsageError
-from pipeline.schema import ARCHIVE
+from pipeline.schema import ARCHIVE, LOG_EPOCH
 from pipeline.sources import embedded_log
 from pipeline.sources.kafka import KafkaLogin, KafkaSettings, topic_positions
 
@@ -94,13 +94,15 @@ class LakeSource(Source):
 
     format: str
     path: str
+    log_epoch: int | None = None
+    """The log whose rows count; None for all."""
 
     @property
     def formats(self) -> frozenset[str]:
         return frozenset({self.format} - {"parquet"})
 
     def __str__(self) -> str:
-        return f"{self.format}://{self.path}"
+        return f"{self.format}://{self.path}" + (f", log_epoch {self.log_epoch}" if self.log_epoch else "")
 
 
 @dataclass(frozen=True)
@@ -220,7 +222,7 @@ def stream_records(
             records = spark.readStream.format(embedded_log.FORMAT).options(**options).load()
         case LakeSource(format="parquet"):
             files = spark.readStream.schema(ARCHIVE).option("maxFilesPerTrigger", 16)
-            records = files.parquet(source.path).transform(from_archive)
+            records = _with_own_epochs(files.parquet(source.path))
         case LakeSource():
             reader = spark.readStream.format(source.format).options(**SKIPPED_CHANGES)
             stored = (
@@ -228,18 +230,36 @@ def stream_records(
                 if is_table_name(source.path)
                 else reader.load(source.path)
             )
-            records = stored.transform(from_archive)
+            records = _with_own_epochs(stored)
         case _:
             raise UsageError(f"{source} is no source")
     return records.transform(within, selection)
 
 
 def read_lake(spark: SparkSession, source: LakeSource) -> DataFrame:
-    """Return an archive in schema.ARCHIVE."""
+    """Return an archive in schema.ARCHIVE, without columns that an older table lacks."""
     if is_table_name(source.path):
-        return spark.read.table(quoted_table(source.path))
-    reader = spark.read.format(source.format)
-    return (reader.schema(ARCHIVE) if source.format == "parquet" else reader).load(source.path)
+        rows = spark.read.table(quoted_table(source.path))
+    else:
+        reader = spark.read.format(source.format)
+        rows = (reader.schema(ARCHIVE) if source.format == "parquet" else reader).load(source.path)
+    return rows if source.log_epoch is None else rows.where(log_epoch_of(rows) == source.log_epoch)
+
+
+def log_epoch_of(archive: DataFrame) -> Column:
+    """Return the log that each row of an archive is of; 0 where nothing says so."""
+    if LOG_EPOCH not in archive.columns:
+        return F.lit(0).alias(LOG_EPOCH)
+    return F.coalesce(F.col(LOG_EPOCH), F.lit(0)).alias(LOG_EPOCH)
+
+
+def with_log_epoch(records: DataFrame, log_epoch: int) -> DataFrame:
+    """Return records with a column log_epoch; those of an archive have their own."""
+    return records if LOG_EPOCH in records.columns else records.withColumn(LOG_EPOCH, F.lit(log_epoch))
+
+
+def _with_own_epochs(archive: DataFrame) -> DataFrame:
+    return from_archive(archive.withColumn(LOG_EPOCH, log_epoch_of(archive)), LOG_EPOCH)
 
 
 def from_archive(archive: DataFrame, *others: str) -> DataFrame:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from dedupe.model.identity import BLANKS
 from dedupe.model.record import FLAG_CLOUDEVENT, FLAG_SESSION
-from pipeline.schema import SESSIONS
+from pipeline.schema import LOG_EPOCH, SESSIONS
 
 SESSION_HEADER_BYTES = 90  # of `gw` with flag 1; without it 34
 BASE_HEADER_BYTES = 34
@@ -74,7 +74,11 @@ def routed_partition(event_key: Column, client_hash: Column, partitions: int) ->
 
 
 def archived(records: DataFrame, *others: Column | str) -> DataFrame:
-    """Turn schema.RECORD into schema.ARCHIVE, with valid UTF-8 in its texts, and `others` behind it."""
+    """
+    Turn schema.RECORD into schema.ARCHIVE, with valid UTF-8 in its texts, and `others` behind it.
+
+    Records without a column log_epoch are of the first log.
+    """
     key, value = (F.make_valid_utf8(F.col(name).cast("string")) for name in ("key", "value"))
     log_time = bounded_time(F.col("timestamp"))
     parsed = records.withColumns({"text": value, "parsed": F.from_json(value, EVENT_FIELDS)})
@@ -107,6 +111,7 @@ def archived(records: DataFrame, *others: Column | str) -> DataFrame:
         "gs",
         _unless_text("key").alias("message_id_bytes"),
         _unless_text("value").alias("value_bytes"),
+        F.col(LOG_EPOCH) if LOG_EPOCH in records.columns else F.lit(0).alias(LOG_EPOCH),
         F.date_format(log_time, "yyyy-MM-dd").alias("dt"),
         F.date_format(log_time, "HH").alias("hr"),
         *others,

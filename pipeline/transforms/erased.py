@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dedupe.model.record import CHECKSUM_BYTES, FLAG_CHECKSUM, FLAG_CLOUDEVENT
+from pipeline.schema import LOG_EPOCH
 from pipeline.transforms.table_rows import read_object, text_of
 from pipeline.transforms.table_types import json_text
 
@@ -47,6 +48,7 @@ KEPT_COLUMNS = frozenset(
         "message_id_bytes",
         "source",
         "gs",
+        LOG_EPOCH,
         "dt",
         "hr",
     }

@@ -609,6 +609,23 @@ class LogContract:
         assert await reopened.partitions_of(world.topic) == PARTITIONS
         await assert_holds(reopened.partition_log(world.topic, 1), at(base, records_of(0, 20)))
 
+    async def test_two_appenders_of_one_topic_append_beside_each_other(self, world: LogWorld) -> None:
+        first, second = [(await world.open()).appender(world.topic) for _ in range(2)]
+        for number, appender in enumerate((first, second, first, second)):
+            while True:
+                try:
+                    await appender.append(records_of(number, 1))
+                    break
+                except RetriableError:  # where there is one writer at a time, as it says
+                    continue
+        for appender in (first, second):
+            await appender.close()
+
+        log = (await world.open()).partition_log(world.topic, 0)
+        start, end = await log.bounds()
+        found = [record.key for record in await read_all(log, start, end)]
+        assert found == [record.key for record in records_of(0, 4)]
+
     async def test_partitions_of_an_unknown_topic_is_zero(self, world: LogWorld) -> None:
         store = await world.open()
 

@@ -1,7 +1,7 @@
 """
-Claim: an operator divides a topic on Kafka by one command while a gateway serves it; every id is answered
-with the same bytes as before, each event is stored once, client sessions go on, and what cannot be done is
-said.
+Claim: an operator divides a topic on Kafka by one command while a gateway serves it, into more partitions or
+fewer; every id is answered with the same bytes as before, each event is stored once, client sessions go on,
+and what cannot be done is said.
 """
 
 import threading
@@ -17,6 +17,7 @@ import orjson
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 
+from dedupe.storage.signs import NEAR
 from tests.fault.conftest import PARTITIONS, kafka_log, sqlite_log
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli, new_event
@@ -25,6 +26,8 @@ from tests.support.verdict import read_kafka
 from tests.support.waiting import PATIENCE_S
 
 EVENTS = 60
+MANY, BATCH = 200_000, 500
+"""Enough that to read them takes longer than a request may."""
 SESSIONS = 12
 SESSION = "2dlpu8idjvw2es2uvixfliqYNu0"
 
@@ -116,7 +119,7 @@ async def test_ids_receipts_and_sessions_stay_known_through_two_divisions(
     gateway.start()
     first = answers(gateway, events, 1)
 
-    assert "A multiple of 4 is possible" in refusal(gateway, "plan", "--partitions", "6")
+    assert "must be a multiple of 4" in refusal(gateway, "plan", "--partitions", "6")
     dry = cli(gateway, "reshard", "plan", "--partitions", "8", "--dry-run")
     assert b"partition 4 gets 512 of 4096 slots of partition 0" in dry.stderr
     assert len(rows(gateway, "reshard", "status")) == PARTITIONS
@@ -149,6 +152,53 @@ async def test_ids_receipts_and_sessions_stay_known_through_two_divisions(
     stored = [record.message_id for record in await read_kafka(kafka_bootstrap, topic, 16)]
     assert len(stored) == len(set(stored)), "stored twice"
     assert {event["messageId"] for event in [*events, *more, *third]} <= set(stored)
+
+
+@pytest.mark.kafka
+async def test_topic_has_as_many_partitions_as_before_again_and_again(
+    gateway: Gateway, kafka_bootstrap: str
+) -> None:
+    topic = gateway.environment["GATEWAY_TOPIC"]
+    told: list[tuple[list[dict[str, Any]], list[bytes]]] = []
+    gateway.start()
+    for number, partitions in enumerate((8, 4, 8, 4), 1):
+        events = [new_event() for _ in range(EVENTS)]
+        told.append((events, answers(gateway, events, number)))
+        divide(gateway, partitions)  # under a gateway that runs
+        for first, (earlier, answer) in enumerate(told, 1):
+            assert answers(gateway, earlier, first) == answer
+
+    status = rows(gateway, "reshard", "status", "--url", gateway.admin_url)
+    assert [row["slots"] for row in status] == [1024] * 4 + [0] * 4
+    assert [row["state"] for row in status] == ["serves"] * 4 + ["rests"] * 4
+    verified = rows(gateway, "verify", "--url", gateway.admin_url)
+    assert [row["verified"] for row in verified] == [True] * 4
+    assert {path.name for path in (gateway.data / "index" / topic).iterdir()} == {f"{n}-4" for n in range(4)}
+    gateway.stop()
+    gateway.delete_index()
+    gateway.start()  # with partitions of Kafka that rest
+    for first, (earlier, answer) in enumerate(told, 1):
+        assert answers(gateway, earlier, first) == answer
+    gateway.stop()
+
+    stored = [record.message_id for record in await read_kafka(kafka_bootstrap, topic, 8)]
+    assert len(stored) == len(set(stored)) == 4 * (EVENTS + SESSIONS), "stored twice, or lost"
+
+
+@pytest.mark.kafka
+def test_new_partitions_are_prepared_and_nobody_is_refused(gateway: Gateway) -> None:
+    gateway.start()
+    for _ in range(MANY // BATCH):
+        posted(gateway, [new_event() for _ in range(BATCH)])
+
+    with requests_meanwhile(gateway) as statuses:
+        divide(gateway, 2 * PARTITIONS)
+
+    assert set(statuses) == {200}
+    heirs = gateway.stats()["partitions"][PARTITIONS:]
+    assert len(heirs) == PARTITIONS
+    assert all(each["state"] == "active" for each in heirs)
+    assert sum(each["restored_records"] for each in heirs) < 2 * PARTITIONS * NEAR
 
 
 async def copied(bootstrap_servers: str, topic: str) -> list[ConsumerRecord[bytes, bytes]]:
@@ -217,14 +267,33 @@ async def test_copy_of_the_routing_topic_replaces_the_lost_one_of_a_divided_topi
 
 
 @pytest.mark.kafka
-def test_topic_without_a_gateway_is_divided_by_the_command_and_never_shrinks(gateway: Gateway) -> None:
+def test_topic_without_a_gateway_is_divided_by_the_command_and_one_partition_is_split(
+    gateway: Gateway,
+) -> None:
     gateway.start()
+    events = [new_event() for _ in range(EVENTS)]
+    first = answers(gateway, events, 1)
     gateway.stop()
 
     assert b"no plan is open" in cli(gateway, "reshard", "close").stderr
-    assert "it can only get more" in refusal(gateway, "plan", "--partitions", "2")
+    assert "nothing to do" in refusal(gateway, "plan", "--partitions", "4")
+    assert "either --partitions or --split" in refusal(gateway, "plan")
+    assert "partition 9 has no slots" in refusal(gateway, "plan", "--split", "9")
     divide(gateway, 8)
-    assert "it can only get more" in refusal(gateway, "plan", "--partitions", "8")
+    assert "nothing to do" in refusal(gateway, "plan", "--partitions", "8")
+    done = cli(gateway, "reshard", "plan", "--split", "5", "--notice", "0")
+    assert b"partition 9 gets 256 of 4096 slots of partition 5" in done.stderr
+    assert done.returncode == 0, done.stderr.decode()
+    slots = {row["partition"]: row["slots"] for row in rows(gateway, "reshard", "status")}
+    assert slots == dict.fromkeys(range(8), 512) | {5: 256, 9: 256}
+
+    gateway.start()  # partition 8 rests
+    assert answers(gateway, events, 1) == first
+    assert [part["slots"] for part in gateway.stats()["partitions"]] == [512] * 5 + [256, 512, 512, 0, 256]
+    divide(gateway, 4)
+    assert answers(gateway, events, 1) == first
+    more = [new_event() for _ in range(EVENTS)]
+    assert set.union(*map(places, answers(gateway, more, 2))) == set(range(4))
 
 
 def test_embedded_log_is_not_divided(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from tests.fault.conftest import PARTITIONS, LogUnderTest, kafka_log
 from tests.support.gateway import Gateway
-from tests.support.http import cli
+from tests.support.http import cli, division_of
 from tests.support.peer_proxy import PeerProxy
 from tests.support.processes import HOST, children_of, free_port
 from tests.support.verdict import assert_exactly_once, read_kafka
@@ -37,6 +37,7 @@ ENDPOINTS_S = 0.5  # for load balancers to notice that a pod goes
 IS_READY = re.compile(
     r"is ready \(\w+, kafka log, \S+-[01]\)"
 )  # the child whose banner comes last may lag /readyz
+DIVIDED = "is being divided"
 CLAIM = re.compile(r"partition claimed.* partition=(\d+) topic=(\S+)")
 
 
@@ -113,38 +114,51 @@ async def stop(workers: Workers) -> None:
 
 
 @pytest.mark.parametrize("befalls", ["nothing", "kill", "freeze"])
-async def test_group_is_divided_under_load(
+async def test_group_is_divided_under_load_and_back_again(
     workers: Workers, log: LogUnderTest, kafka_bootstrap: str, befalls: str
 ) -> None:
-    """Workers go on with twice the partitions, whatever befalls one; none is started anew for it."""
-    divide = partial(cli, workers.all[0], "reshard", "plan", "--partitions", str(2 * PARTITIONS))
-    victim = workers.all[1]
+    """Workers go on with twice the partitions, then with as many as before, whatever befalls one."""
     async with workers.load() as load:
-        await asyncio.sleep(LOAD_S)
-        if befalls == "freeze":
-            victim.is_in_use = False
-            victim.process.send_signal(signal.SIGSTOP)
-        dividing = asyncio.create_task(asyncio.to_thread(divide, "--notice", "0"))
-        if befalls == "kill":
-            await until_in_thread(lambda: "is being divided" in victim.log_path.read_text())
-            victim.kill()
-            await asyncio.to_thread(victim.start)
-        try:
-            done = await dividing
-        finally:
-            if befalls == "freeze":
-                victim.process.send_signal(signal.SIGCONT)
-                victim.is_in_use = True
-        assert done.returncode == 0, done.stderr.decode()
-        await until_in_thread(lambda: all(len(worker.states()) > 2 * PARTITIONS for worker in workers.all))
-        await workers.settle()
+        for plan, partitions in enumerate((2 * PARTITIONS, PARTITIONS), 1):
+            await asyncio.sleep(LOAD_S)
+            await divide(workers, partitions, befalls)
+            await until_in_thread(partial(all_follow, workers, plan))
+            await workers.settle()
         await asyncio.sleep(LOAD_S)
     assert befalls != "nothing" or all(said.status in (200, 503) for said in load.said())
 
     await workers.repeat()
     committed = await read_kafka(kafka_bootstrap, log.env["GATEWAY_TOPIC"], 2 * PARTITIONS)
     assert {record.partition for record in committed} == set(range(2 * PARTITIONS))
-    assert_exactly_once(committed, workers.clients, begun_with=PARTITIONS)
+    division = division_of(workers.all[0])
+    assert [row["slots"] > 0 for row in division] == [True] * PARTITIONS + [False] * PARTITIONS
+    assert_exactly_once(committed, workers.clients, division=division)
+
+
+def all_follow(workers: Workers, plan: int) -> bool:
+    return all(worker.stats()["reshard"]["plan"] == plan for worker in workers.all)
+
+
+async def divide(workers: Workers, partitions: int, befalls: str) -> None:
+    """Have the topic divided into so many partitions, and something befall a worker meanwhile."""
+    command = partial(cli, workers.all[0], "reshard", "plan", "--partitions", str(partitions))
+    victim = workers.all[1]
+    before = victim.log_path.read_text().count(DIVIDED)
+    if befalls == "freeze":
+        victim.is_in_use = False
+        victim.process.send_signal(signal.SIGSTOP)
+    dividing = asyncio.create_task(asyncio.to_thread(command, "--notice", "0"))
+    if befalls == "kill":
+        await until_in_thread(lambda: victim.log_path.read_text().count(DIVIDED) > before)
+        victim.kill()
+        await asyncio.to_thread(victim.start)
+    try:
+        done = await dividing
+    finally:
+        if befalls == "freeze":
+            victim.process.send_signal(signal.SIGCONT)
+            victim.is_in_use = True
+    assert done.returncode == 0, done.stderr.decode()
 
 
 async def freeze(workers: Workers) -> None:

@@ -233,16 +233,21 @@ async def test_event_of_both_doors_is_a_duplicate(pair: Pair) -> None:
     assert (await pair.post(event("end")))["Gateway-Duplicates"] == "1"
 
 
-async def headers_in(servers: str, topic: str) -> list[dict[str, bytes]]:
-    """Return the headers of the events of a topic of Kafka."""
+async def read_topic(servers: str, topic: str) -> list[Any]:
+    """Return the records of a topic of Kafka, as far as they are there."""
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest")
     await consumer.start()
     try:
         found = await consumer.getmany(timeout_ms=2_000)
-        headers = [dict(record.headers) for records in found.values() for record in records]
-        return [each for each in headers if "gw" in each]
+        return [record for records in found.values() for record in records]
     finally:
         await consumer.stop()
+
+
+async def headers_in(servers: str, topic: str) -> list[dict[str, bytes]]:
+    """Return the headers of the events of a topic of Kafka."""
+    headers = [dict(record.headers) for record in await read_topic(servers, topic)]
+    return [each for each in headers if "gw" in each]
 
 
 def headers_of(attributes: dict[str, str]) -> Headers:
@@ -453,10 +458,10 @@ async def test_stopped_input_reads_on_when_it_is_resumed(pair: Pair) -> None:
     await pair.wait_for({"b", "c"})
 
 
-async def test_trial_has_every_event_of_both_doors_with_its_verdict(
+async def test_trial_has_every_event_of_both_doors_with_its_verdict_and_duplicates_are_sampled(
     tmp_path: Path, kafka_bootstrap: str
 ) -> None:
-    pair = Pair(tmp_path, kafka_bootstrap, GATEWAY_OBSERVE="true")
+    pair = Pair(tmp_path, kafka_bootstrap, GATEWAY_OBSERVE="true", GATEWAY_DUPLICATE_SAMPLES="5")
     await pair.create()
     await pair.send(records_of([event("a"), event("a"), event("a", other=1), b"no event"]), 0)
     pair.gateway.start()
@@ -465,9 +470,13 @@ async def test_trial_has_every_event_of_both_doors_with_its_verdict(
         async with asyncio.timeout(PATIENCE_S):
             while len(found := await headers_in(pair.servers, f"{pair.clean}.observed")) < 5:
                 await asyncio.sleep(0.1)
+            while not (samples := await read_topic(pair.servers, f"{pair.clean}.duplicates")):
+                await asyncio.sleep(0.1)
         code, document = await asyncio.to_thread(sources_of, pair.gateway)
     finally:
         pair.gateway.stop()
+    told_of = [json.loads(each.value) for each in samples]
+    assert [(each["message_id"], each["cause"]) for each in told_of] == [("a", "input")]
     verdicts = Counter((each["gw"], each.get("origin", b"").rpartition(b"/")[2]) for each in found)
     places = {b"accepted": b"0", b"duplicate": b"1", b"conflict": b"2", b"rejected": b"3"}
     assert verdicts == Counter([*places.items(), (b"accepted", b"")])

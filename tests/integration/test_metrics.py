@@ -52,6 +52,7 @@ def keyed(tmp_path: Path) -> Gateway:
             "GATEWAY_PARTITIONS": "1",
             "GATEWAY_SNAPSHOTS_URL": f"file://{tmp_path}/bucket",
             "GATEWAY_OBSERVE": "true",
+            "GATEWAY_DUPLICATE_SAMPLES": "1",
         },
     )
 

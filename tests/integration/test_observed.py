@@ -11,10 +11,8 @@ from pathlib import Path
 
 import httpx
 
-from app.settings.model import Settings
 from tests.support.gateway import Gateway
 from tests.support.http import AUTH, cli
-from tests.support.settings import make_settings
 from tests.support.waiting import until
 
 
@@ -63,9 +61,3 @@ def test_every_event_is_there_with_its_verdict(tmp_path: Path) -> None:
     assert json.loads(next(value for _, verdict, value in found if verdict == "conflict"))["other"] == 1
     assert "retry: analytics-python 2.3.4" in details
     assert 'gateway_observed_records_total{result="appended"} 6.0' in metrics
-
-
-def test_it_is_for_one_process() -> None:
-    group = {"peer_listen": "127.0.0.1:1", "log": "kafka"}
-    settings: Settings = make_settings(mode="development", observe=True, **group)
-    assert any("GATEWAY_OBSERVE is for one process" in sentence for sentence in settings.contradictions())

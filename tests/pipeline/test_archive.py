@@ -5,6 +5,7 @@ import json
 import shlex
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import httpx
@@ -122,22 +123,57 @@ async def test_terminated_job_finishes_its_batch_and_goes_on_later(
     assert read_lake(spark, LakeSource("delta", str(out))).count() == 1100
 
 
-async def test_topic_made_anew_under_its_name_is_another_source(
-    job: JobRunner, kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
+@pytest.mark.parametrize("lake_format", FORMATS)
+async def test_topic_made_anew_under_its_name_is_another_source_that_an_output_takes_on_demand(
+    lake_format: str,
+    job: JobRunner,
+    spark: SparkSession,
+    kafka_bootstrap: str,
+    topic: TopicFactory,
+    tmp_path: Path,
 ) -> None:
+    """Its ids begin at 15, so 5 were in the topic before, too; one more partition."""
     name = await topic("again", configs=KEPT)
     maker = RecordMaker(1)
     await fill_topic(kafka_bootstrap, name, maker.lanes(events(maker, 0, 20)))
-    command = ["archive", "--source", f"kafka://{kafka_bootstrap}/{name}", "--out", tmp_path / "a", "--once"]
-    first = job(*command)
+    source, out = f"kafka://{kafka_bootstrap}/{name}", tmp_path / "a"
+    command = ["archive", "--source", source, "--out", out, "--once", "--format", lake_format]
+    command += ["--checkpoint", tmp_path / "checkpoint"]
+    counts = ["minute_counts", "--source", source, "--to", f"parquet://{tmp_path / 'counts'}", "--once"]
+    first = [job(*command), job(*counts)]
     await delete_topics(kafka_bootstrap, [name])
-    await create_topic(kafka_bootstrap, name, partitions=1, configs=KEPT)
-    await fill_topic(kafka_bootstrap, name, maker.lanes(events(maker, 20, 60)))
+    await create_topic(kafka_bootstrap, name, partitions=2, configs=KEPT)
+    maker = RecordMaker(2)
+    await fill_topic(kafka_bootstrap, name, maker.lanes(events(maker, 15, 60)))
 
-    again = job(*command)
+    refused = job(*command)
+    done = [job(*command, "--next-topic", "--batch-offsets", "20"), job(*counts, "--next-topic")]
+    await fill_topic(kafka_bootstrap, name, maker.lanes(events(maker, 60, 70)))
+    done += [job(*command), job(*counts)]
 
-    assert (first.exit_code, again.exit_code) == (0, 2), (first, again)
-    assert "the output holds another source, kafka:" in again.stderr
+    assert [d.exit_code for d in (*first, refused, *done)] == [0, 0, 2, 0, 0, 0, 0], (first, refused, done)
+    assert "the output holds another source, kafka:" in refused.stderr
+    assert "--next-topic" in refused.stderr
+    assert "whose partitions it has up to the offsets 0:" in done[0].stderr
+    stored = read_lake(spark, LakeSource(lake_format, str(out)))
+    rows = stored.select("log_epoch", "message_id").collect()
+    assert Counter(map(tuple, rows)) == Counter(
+        [(0, f"id-{n}") for n in range(20)] + [(1, f"id-{n}") for n in range(15, 70)]
+    )
+    counted = spark.read.parquet(str(tmp_path / "counts")).agg(F.sum("events")).collect()
+    assert counted[0][0] == len(rows)
+    archive = f"{lake_format}://{out}"
+    audits = [
+        (job("audit", "--source", archive, "--report", tmp_path, *more), notices(tmp_path))
+        for more in (["--window", "7d"], ["--epoch", "0"], ["--against", source])
+    ]
+    assert [(done.exit_code, found) for done, found in audits] == [
+        (0, {"other_log": 20, "in_earlier_log": 5}),
+        (0, {"other_log": 55}),
+        (0, {"other_log": 20, "in_earlier_log": 5}),
+    ], audits
+    missing = job("audit", "--source", archive, "--epoch", "2")
+    assert (missing.exit_code, "newest log_epoch is 1" in missing.stderr) == (2, True), missing
 
 
 async def test_archive_behind_an_open_transaction_says_so(
@@ -209,6 +245,12 @@ async def test_retention_that_overtakes_a_job_at_work_ends_it_with_the_way_out(
 def events(maker: RecordMaker, first: int, end: int) -> list[Event]:
     """Return the events id-first to id-(end - 1)."""
     return [maker.event(f"id-{n}") for n in range(first, end)]
+
+
+def notices(folder: Path) -> dict[str, int]:
+    """Return how many records of each notice the report of an audit has."""
+    found = json.loads((folder / "audit.json").read_text())["notices"]
+    return {kind: notice["count"] for kind, notice in found.items()}
 
 
 def totals(sequences: DataFrame) -> dict[int, tuple[int, int, int]]:

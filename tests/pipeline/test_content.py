@@ -59,7 +59,7 @@ UNPROVED_CHANGES: dict[str, str] = {
 }
 """Changes that only the topic shows."""
 
-PLACES = {"topic", "partition", "offset"}
+PLACES = {"topic", "partition", "offset", "log_epoch"}
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 """Claim: the job `tables` stores each event once in each table, wherever it dies, and the latest traits."""
 
+import asyncio
 import json
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,14 +20,17 @@ from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sinks.table_store import TableStore
 from pipeline.sources.records import LakeSource
 from pipeline.transforms.table_rows import Record, read_entry, tables_of
+from tests.conftest import TopicFactory
 from tests.pipeline.conftest import Done, JobRunner
+from tests.support.jobs import JobProcess
 from tests.support.logs import append_to_log
-from tests.support.records import RecordMaker
+from tests.support.records import RecordMaker, fill_topic
 
 SINKS: dict[str, Any] = {"delta": DeltaTable, "iceberg": IcebergLake, "parquet": ParquetFolder}
 PARTITIONS = 2
 COMMITS_A_RUN = 3
 RUNS_MAX = 20
+POLL_S = 0.01
 
 Event = dict[str, Any]
 
@@ -212,6 +217,89 @@ def test_properties_and_traits_are_variants_on_demand(
     assert tables.rows("SELECT address_city FROM users") == [("Oslo",)]
 
 
+@pytest.mark.parametrize("lake_format", ["delta", "iceberg"])
+def test_compaction_merges_the_files_of_each_table_and_the_job_goes_on(
+    lake_format: str, job: JobRunner, spark: SparkSession, tmp_path: Path
+) -> None:
+    log, out = Log(tmp_path / "log"), tmp_path / "tables"
+    command = ["tables", "--source", f"log://{log.data}", "--out", out, "--format", lake_format, "--once"]
+    done = []
+    for _ in range(2):
+        log.add([track("Seen", n=1), identify("u", plan="free"), identify("v", plan="paid")])
+        done.append(job(*command))
+    tables = Tables(spark, lake_format, out)
+    loose = [tables.files(name) for name in ("tracks", "seen", "identifies", "loads")]
+    done.append(job("compact", "--source", f"{lake_format}://{out}", "--before", "9999-01-01"))
+    tight = [tables.files(name) for name in ("tracks", "seen", "identifies", "loads", "users")]
+    log.add([track("Seen", n=2), identify("v", plan=None)])
+    done.append(job(*command))
+
+    assert [d.exit_code for d in done] == [0] * 4, done
+    assert (loose, tight) == ([2] * 4, [1] * 5)
+    for table, count in log.rows.items():
+        places = tables.rows(f"SELECT log_partition, log_offset FROM {table}")
+        assert (table, len(places), len(set(places))) == (table, count, count)
+    assert tables.rows("SELECT id, plan FROM users ORDER BY id") == [("u", "free"), ("v", None)]
+    assert len(tables.rows("SELECT load FROM loads")) == 3
+
+
+def test_tables_in_parquet_are_not_compacted(job: JobRunner, tmp_path: Path) -> None:
+    log, out = Log(tmp_path / "log"), tmp_path / "tables"
+    log.add(FIRST[:1])
+    command = ["tables", "--source", f"log://{log.data}", "--out", out, "--format", "parquet", "--once"]
+    assert job(*command).exit_code == 0
+
+    refused = job("compact", "--source", f"parquet://{out}", "--out", tmp_path / "copy")
+
+    assert (refused.exit_code, "which cannot be replaced" in refused.stderr) == (2, True), refused
+
+
+@pytest.mark.slow
+async def test_topic_is_in_each_table_once_after_kills_between_two_tables(
+    job: JobRunner, spark: SparkSession, kafka_bootstrap: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """With kill -9 of the whole job once the first, and once the last table of a batch has it."""
+    name = await topic("tables", partitions=PARTITIONS, configs={"retention.ms": "-1"})
+    maker, out = RecordMaker(PARTITIONS), tmp_path / "tables"
+    made = []
+    for number in range(900):
+        call = identify(f"u-{number % 20}", n=number) if number % 3 == 0 else track("Seen", n=number)
+        made.append(maker.event(f"id-{number}", type_=call["type"], more=call))
+    await fill_topic(kafka_bootstrap, name, maker.lanes(made))
+    command: list[object] = [
+        "tables",
+        "--source",
+        f"kafka://{kafka_bootstrap}/{name}",
+        "--out",
+        out,
+        "--once",
+    ]
+
+    for table in ("identifies", "tracks"):
+        victim = JobProcess(tmp_path, *command, "--batch-offsets", 100)
+        while commits(out, table) <= commits(out, "loads"):
+            assert not victim.has_ended, victim.said
+            await asyncio.sleep(POLL_S)
+        assert victim.kill() == -signal.SIGKILL, victim.said
+        assert commits(out, table) > commits(out, "loads")
+    done = job(*command)
+
+    assert done.exit_code == 0, done
+    tables = Tables(spark, "delta", out)
+    for table, numbers in (("tracks", 600), ("seen", 600), ("identifies", 300)):
+        rows = tables.rows(f"SELECT id, log_partition, log_offset FROM {table}")
+        assert (table, len(rows), len({row[0] for row in rows})) == (table, numbers, numbers)
+        assert len({row[1:] for row in rows}) == numbers
+    assert sum(row[0] for row in tables.rows("SELECT events FROM loads")) == 900
+    last = {f"u-{user}": max(n for n in range(0, 900, 3) if n % 20 == user) for user in range(20)}
+    assert dict(tables.rows("SELECT id, n FROM users")) == last
+
+
+def commits(out: Path, table: str) -> int:
+    """Return how many commits a Delta table of an output has."""
+    return len(list((out / table / "_delta_log").glob("*.json")))
+
+
 class Tables:
     """The tables of an output: Parquet read by DuckDB, others by Spark."""
 
@@ -228,6 +316,14 @@ class Tables:
             return duckdb.execute(query.replace(f"FROM {table}", f"FROM {files}")).fetchall()
         rows = self._spark.sql(query.replace(f"FROM {table}", f"FROM {self._store.sql_name(table)}"))
         return [tuple(row) for row in rows.collect()]
+
+    def files(self, table: str) -> int:
+        """Return how many files of data a table has now."""
+        name = self._store.sql_name(table)
+        if self._store.lake.format == "delta":
+            return int(self._spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["numFiles"])
+        self._spark.sql(f"REFRESH TABLE {name}")
+        return self._spark.table(f"{name}.files").count()
 
     def types(self, table: str, *columns: str) -> list[str]:
         """Return the types of some columns."""

@@ -1,6 +1,8 @@
 """Claim: a sink's ledger lists what it holds, and a job starts only if that fits source and checkpoint."""
 
+import json
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -8,9 +10,11 @@ from pipeline.errors import PipelineError
 from pipeline.runtime.checkpoint import CheckpointState
 from pipeline.sinks.ledger import (
     CheckpointBatch,
+    EarlierLog,
     Ledger,
     Remedy,
     next_ledger,
+    next_log,
     refusal,
     start_offsets,
     with_records_end,
@@ -57,7 +61,7 @@ def test_job_starts_where_the_sink_is_not_behind(
             "at offset 51 of partition 1 and the output at 50",
         ),
         (HELD, state_of({0: 9}, topic="other"), ORIGIN, Remedy.RECOVER, "one of topic 'other'"),
-        (HELD, None, replace(ORIGIN, id="kafka:cluster/new-id"), Remedy.ANOTHER_SINK, "holds another source"),
+        (HELD, None, replace(ORIGIN, id="kafka:cluster/new-id"), Remedy.NEXT_TOPIC, "holds another source"),
         (HELD, None, replace(ORIGIN, partitions=1), Remedy.ANOTHER_SINK, "knows 2 partitions"),
         (replace(HELD, job="sessionize"), None, ORIGIN, Remedy.ANOTHER_SINK, "is the output of sessionize"),
         (
@@ -73,7 +77,7 @@ def test_job_starts_where_the_sink_is_not_behind(
 def test_job_that_would_lose_or_mix_is_refused_with_the_way_out(
     ledger: Ledger | None, checkpoint: CheckpointState | None, origin: Origin, remedy: Remedy, words: str
 ) -> None:
-    found = refusal(ledger, checkpoint, origin, job=JOB, by_batch=False)
+    found = refusal(ledger, checkpoint, origin, job=JOB, by_batch=False, may_follow=True)
 
     assert found is not None
     assert found.remedy is remedy
@@ -176,6 +180,47 @@ def test_repeated_batch_of_a_stream_with_state_is_held_already() -> None:
 def test_ledger_of_newer_jobs_is_not_guessed_at() -> None:
     with pytest.raises(PipelineError, match="version 9"):
         Ledger.from_json('{"version":9}')
+
+
+CLOSED = datetime(2026, 1, 5, 12, tzinfo=UTC)
+NEXT = replace(ORIGIN, id="kafka:other/new-id", starts={0: 3, 1: 0})
+
+
+def test_next_topic_begins_at_its_own_offsets_and_the_log_before_is_kept() -> None:
+    held = replace(HELD, topic="events", lost=((0, 5, 9),), records_end={0: 99})
+
+    begun = next_log(held, NEXT, CLOSED)
+    after = next_ledger(begun, NEXT, {0: 40, 1: 7}, job=JOB, batch=None)
+
+    assert (begun.commit, begun.held, start_offsets(begun, NEXT)) == (3, {}, {0: 3, 1: 0})
+    assert refusal(begun, None, NEXT, job=JOB, by_batch=False) is None
+    assert after is not None
+    assert (after.commit, after.origin, after.log_epoch) == (4, NEXT.id, 1)
+    assert (after.held, after.added) == ({0: (3, 40), 1: (0, 7)}, {0: (3, 40), 1: (0, 7)})
+    assert (after.lost, after.records_end) == ((), {})
+    (left,) = after.earlier
+    assert left == EarlierLog(ORIGIN.id, "events", 2, held.held, {0: 99}, ((0, 5, 9),), CLOSED, {})
+    assert Ledger.from_json(after.to_json()) == after
+    assert (json.loads(after.to_json())["version"], json.loads(HELD.to_json())["version"]) == (2, 1)
+    assert (after.before_last.log_epoch, after.before_last.held) == (1, {0: (3, 3), 1: (0, 0)})
+
+
+@pytest.mark.parametrize(
+    ("ledger", "origin", "may_follow"),
+    [
+        (next_log(HELD, NEXT, CLOSED), ORIGIN, True),
+        (HELD, NEXT, False),
+        (replace(HELD, held={}, batch=CheckpointBatch("query", 3)), NEXT, True),
+    ],
+    ids=["back to the log before", "a job that cannot", "the output follows an archive"],
+)
+def test_no_option_goes_on_where_rows_would_be_stored_again_or_lost(
+    ledger: Ledger, origin: Origin, may_follow: bool
+) -> None:
+    found = refusal(ledger, None, origin, job=JOB, by_batch=False, may_follow=may_follow)
+
+    assert found is not None
+    assert (found.remedy, "--next-topic" in found.sentence) == (Remedy.ANOTHER_SINK, False)
 
 
 GREW = replace(HELD, commit=4, held={0: (0, 120), 1: (0, 50)}, added={0: (100, 120)})

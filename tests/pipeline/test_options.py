@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 
+from pipeline.cli import app
 from pipeline.errors import UsageError
 from pipeline.runtime.options import duration, key_value, moment, offsets
 from pipeline.sources.kafka_options import client_option, with_options
@@ -87,3 +89,10 @@ def test_options_of_the_consumer_win_over_what_a_job_prefers() -> None:
 def test_options_of_the_consumer_are_refused_where_there_is_none() -> None:
     with pytest.raises(UsageError, match="--kafka is for kafka://, and this is delta:///lake"):
         with_options(LakeSource("delta", "/lake"), [client_option("client.rack=a")])
+
+
+def test_each_job_that_reads_a_topic_has_options_of_the_consumer() -> None:
+    commands: Any = typer.main.get_command(app)
+    options = {name: {option.name for option in each.params} for name, each in commands.commands.items()}
+    without = {name for name, known in options.items() if "source" in known and "kafka" not in known}
+    assert without == {"compact"}

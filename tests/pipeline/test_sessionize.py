@@ -4,10 +4,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from dedupe.model.types import NewRecord
+from pipeline.runtime.session import IcebergTable
 from pipeline.schema import RECORD, SESSIONS
 from pipeline.transforms.clean_topic import sessions
 from tests.conftest import TopicFactory
@@ -143,23 +145,25 @@ async def test_source_that_has_ended_gives_its_last_sessions_too(
     assert "name that --checkpoint, or another output" in stream.stderr
 
 
+@pytest.mark.parametrize("lake_format", ["delta", "iceberg"])
 async def test_days_of_sessions_are_replaced_over_midnight_on_both_sides(
-    job: JobRunner, spark: SparkSession, tmp_path: Path
+    lake_format: str, job: JobRunner, spark: SparkSession, tmp_path: Path
 ) -> None:
     maker, out = RecordMaker(1), tmp_path / "sessions"
+    table = f"delta.`{out}`" if lake_format == "delta" else IcebergTable(str(out)).sql_name
     minutes = (0, 1430, 1450, 1500, 1510, 2000, 2870, 2890, 3200, 9000, 9001)
     append_to_log(tmp_path / "log", {0: [at(maker, minute) for minute in minutes]})
-    command = ["sessionize", "--source", f"log://{tmp_path}/log", "--out", out, "--format", "delta"]
+    command = ["sessionize", "--source", f"log://{tmp_path}/log", "--out", out, "--format", lake_format]
     days = ["--since", "2026-01-02", "--until", "2026-01-03"]
 
     def stored() -> list[tuple[Any, ...]]:
         columns = ("began", "ended", "events", "dt")
-        rows = spark.read.format("delta").load(str(out)).select(*columns).orderBy("began").collect()
+        rows = spark.read.format(lake_format).load(str(out)).select(*columns).orderBy("began").collect()
         return [tuple(row) for row in rows]
 
     first, before = job(*command, "--once"), stored()
-    spark.sql(f"UPDATE delta.`{out}` SET events = 0 WHERE dt = '2026-01-02'")
-    spark.sql(f"DELETE FROM delta.`{out}` WHERE ended > '2026-01-02T12:00' AND dt = '2026-01-02'")
+    spark.sql(f"UPDATE {table} SET events = 0 WHERE dt = '2026-01-02'")
+    spark.sql(f"DELETE FROM {table} WHERE ended > '2026-01-02T12:00' AND dt = '2026-01-02'")
     replaced, after = job(*command, *days), stored()
     too_early = job(*command, "--since", "2026-01-06", "--until", "2026-01-07")
 

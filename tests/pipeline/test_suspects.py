@@ -19,9 +19,10 @@ from pipeline.jobs.suspects import lines_of
 from pipeline.schema import RECORD
 from pipeline.sources.records import LogSource, Selection, read_records
 from pipeline.transforms.suspects import Suspects, summed_up
+from tests.conftest import TopicFactory
 from tests.pipeline.conftest import JobRunner
 from tests.support.logs import append_to_log
-from tests.support.records import RecordMaker
+from tests.support.records import RecordMaker, fill_topic
 
 CAPTURED = Path(__file__).parents[1] / "fixtures" / "sdk_requests.jsonl"
 TIME = "2026-01-01T12:00:00.123Z"
@@ -142,3 +143,20 @@ def test_spark_finds_what_the_local_engine_finds(spark: SparkSession, job: JobRu
         json.dumps([row._asdict() for row in rows])
     )
     assert "5 events may be another one under a new id" in done.stdout
+
+
+async def test_a_topic_is_looked_through_by_a_client_with_the_options_that_are_given(
+    job: JobRunner, kafka_bootstrap: str, topic: TopicFactory
+) -> None:
+    name = await topic("suspects", configs={"retention.ms": "-1"})
+    maker = RecordMaker(1)
+    made = [
+        maker.event(f"id-{n}")._replace(value=json.dumps(event).encode()) for n, event in enumerate(CALLS)
+    ]
+    await fill_topic(kafka_bootstrap, name, maker.lanes(made))
+    command = ["suspects", "--source", f"kafka://{kafka_bootstrap}/{name}", "--kafka"]
+
+    found, refused = job(*command, "client.rack=a"), job(*command, "fetch.min.bytes=many")
+
+    assert (found.exit_code, refused.exit_code) == (0, 2), (found, refused)
+    assert "5 events may be another one under a new id, in 4 groups" in found.stdout

@@ -1,11 +1,13 @@
 """
-An explicit-state model of resharding by fenced cuts: two partitions, each parent and heir at once.
+An explicit-state model of resharding by fenced cuts: two partitions, each with records of its own, each
+source and target at once.
 
 Plan 1 moves key `x` from partition 0 to 1 and key `y` from 1 to 0. Once both partitions have decided (cut or
-keep), a second plan moves `x` from its home then to the other partition. A partition has two workers that may
-own it, one of them asleep with an epoch of before. Appends and decisions of an owner are messages that arrive
-at any later time, or never. A fence has a marker written into the clean partition and one into the partition
-of decisions, one after the other in any order, and then reads both to its marker.
+keep), a second plan moves `x` from its home then to the other partition. Both decide of each plan; it counts
+once both have, and if both were cut. A partition has two workers that may own it, one of them asleep with an
+epoch of before. Appends and decisions of an owner are messages that arrive at any later time, or never. A
+fence has a marker written into the clean partition and one into the partition of decisions, one after the
+other in any order, and then reads both to its marker.
 
 A read by anyone but a fence returns any beginning of a partition, as that of a leader which does not know yet
 that it is none (a write to such a leader is a message that never arrives).
@@ -13,6 +15,7 @@ that it is none (a write to such a leader is a message that never arrives).
 
 from collections import deque
 from collections.abc import Iterator
+from math import inf
 from random import Random
 from typing import NamedTuple, TypeAlias
 
@@ -26,7 +29,7 @@ Entry: TypeAlias = str
 
 
 class Decision(NamedTuple):
-    """A parent's decision of a plan; `offset` is where the clean partition ended, None for `keep`."""
+    """A partition's decision of a plan; `offset` is where the clean partition ended, None for `keep`."""
 
     plan: int
     offset: int | None
@@ -99,28 +102,47 @@ MUTATIONS = (
     "an heir reads to the end that it sees",
     "an heir serves before it has read",
     "a lane does not check whose the key is",
-    "a plan does not repeat the decisions before it",
+    "serves before all have decided",
+    "a plan counts for who was cut alone",
     "a plan comes back without a new inheritance",
 )
 
 
 def decided(decisions: tuple[Decision, ...], plan: int) -> Decision | None:
-    """Return a parent's decision of a plan; None before it."""
+    """Return a partition's decision of a plan; None before it."""
     return next((decision for decision in decisions if decision.plan == plan), None)
 
 
-def moves(key: str, of: Decisions, second: bool) -> list[tuple[int, int, int]]:
-    """Return the moves of a key that have happened: (plan, from, offset of the cut), oldest first."""
+class Move(NamedTuple):
+    """A move of a key: by which plan, from which partition, and where both were cut."""
+
+    plan: int
+    source: int
+    end: int  # of the source's piece
+    begin: int  # of the target's next one
+
+
+def moves(key: str, of: Decisions, second: bool, mutation: Mutation = None) -> list[Move]:
+    """Return the moves of a key that have happened, oldest first."""
     home, moved = HOME[key], []
-    for plan in (1, 2):
-        if plan == 2 and (key != "x" or not second or not all(decided(d, 1) for d in of)):
+    for plan in (1, 2) if key == "x" and second else (1,):
+        source, target = decided(of[home], plan), decided(of[1 - home], plan)
+        if source is None or target is None:
             break
-        decision = decided(of[home], plan)
-        if decision is None or decision.offset is None:
-            continue
-        moved.append((plan, home, decision.offset))
-        home = 1 - home
+        if mutation == "a plan counts for who was cut alone" and source.offset is not None:
+            target = target._replace(offset=target.offset or 0)
+        if source.offset is not None and target.offset is not None:
+            moved.append(Move(plan, home, source.offset, target.offset))
+            home = 1 - home
     return moved
+
+
+def homes(key: str, moved: list[Move]) -> list[tuple[int, int, float]]:
+    """Return where a key has been at home: (partition, from, below), oldest first."""
+    begins = [0, *(move.begin for move in moved)]
+    places = [(move.source, move.end) for move in moved]
+    now = HOME[key] if len(moved) % 2 == 0 else 1 - HOME[key]
+    return [(part, begin, end) for begin, (part, end) in zip(begins, [*places, (now, inf)], strict=True)]
 
 
 def why_wrong(state: State) -> str | None:
@@ -130,15 +152,14 @@ def why_wrong(state: State) -> str | None:
     for decisions in of:
         if len({decision.plan for decision in decisions}) < len(decisions):
             return f"a plan is decided twice: {decisions}"
-    for key, first in HOME.items():
+    for key in HOME:
         places = [(p, o) for p in (0, 1) for o, entry in enumerate(parts[p].records) if entry == key]
         if len(places) > 1:
             return f"{key} is stored twice: {places}"
-        moved = moves(key, of, state.has_second_plan)
-        now = first if len(moved) % 2 == 0 else 1 - first
+        at_home = homes(key, moves(key, of, state.has_second_plan))
         for partition, offset in places:
-            if partition != now and not any(was == partition and offset < cut for _, was, cut in moved):
-                return f"{key} is not at home in partition {partition} at {offset}: {moved}"
+            if not any(part == partition and begin <= offset < end for part, begin, end in at_home):
+                return f"{key} is not at home in partition {partition} at {offset}: {at_home}"
     return None
 
 
@@ -213,7 +234,7 @@ def _work(
         if key not in me.known and message not in sent and _serves(me, number, key, state, mutation):
             yield me._replace(known=me.known | {key}), sent | {message}
     if me.step == "ready" or (me.step == "serving" and mutation == "decides without a fence"):
-        plan = _open_plan(me, number, state, mutation)
+        plan = _open_plan(me, state)
         for offset in (len(part.records), None) if plan else ():
             message = Message(number, me.epoch, Decision(plan, offset))
             yield me._replace(step="deciding"), sent | {message}
@@ -243,26 +264,16 @@ def _fence(
             yield me._replace(step="ready", known=known, decisions=decisions), part
 
 
-def _view(me: Worker, number: int, state: State, mutation: Mutation) -> Decisions:
-    """Return the decisions that a worker knows: a plan repeats those of the plan before it."""
-    others = me.others
-    is_repeated = mutation != "a plan does not repeat the decisions before it"
-    if is_repeated and not decided(others, 1) and decided(me.decisions, 2):
-        first = decided(state.partitions[1 - number].decisions, 1)
-        assert first is not None, "a second plan began before the first was decided"
-        others = (first,)
-    return (me.decisions, others) if number == 0 else (others, me.decisions)
+def _view(me: Worker, number: int) -> Decisions:
+    """Return the decisions that a worker knows."""
+    return (me.decisions, me.others) if number == 0 else (me.others, me.decisions)
 
 
-def _open_plan(me: Worker, number: int, state: State, mutation: Mutation) -> int:
+def _open_plan(me: Worker, state: State) -> int:
     """Return the plan that this owner may decide now, as far as it knows; 0 if none."""
     if decided(me.decisions, 1) is None:
         return 1
-    of = _view(me, number, state, mutation)
-    if not state.has_second_plan or decided(me.decisions, 2) or not decided(me.others, 1):
-        return 0
-    moved = moves("x", of, False)
-    return 2 if (HOME["x"] if not moved else 1 - HOME["x"]) == number else 0
+    return 2 if state.has_second_plan and not decided(me.decisions, 2) and decided(me.others, 1) else 0
 
 
 def _inherit(me: Worker, number: int, state: State, other: Partition, mutation: Mutation) -> Iterator[Worker]:
@@ -270,21 +281,24 @@ def _inherit(me: Worker, number: int, state: State, other: Partition, mutation: 
     for count in range(len(me.others) + 1, len(other.decisions) + 1):
         yield me._replace(others=other.decisions[:count])
     for key in HOME:
-        for plan, was, cut in moves(key, _view(me, number, state, mutation), state.has_second_plan):
-            if was == number or (key, plan) in me.inherited:
+        for move in moves(key, _view(me, number), state.has_second_plan, mutation):
+            if move.source == number or (key, move.plan) in me.inherited:
                 continue
-            ends = [cut]
+            ends = [move.end]
             if mutation == "an heir reads to the end that it sees":  # of a leader that is none any more
-                ends = list(range(cut + 1))
+                ends = list(range(move.end + 1))
             for end in ends:
                 known = me.known | ({key} & set(other.records[:end]))
-                yield me._replace(inherited=me.inherited | {(key, plan)}, known=known)
+                yield me._replace(inherited=me.inherited | {(key, move.plan)}, known=known)
 
 
 def _serves(me: Worker, number: int, key: str, state: State, mutation: Mutation) -> bool:
     if mutation == "a lane does not check whose the key is":
         return True
-    moved = moves(key, _view(me, number, state, mutation), state.has_second_plan)
+    is_settled = all(decided(me.others, decision.plan) for decision in me.decisions)
+    if not is_settled and mutation != "serves before all have decided":
+        return False
+    moved = moves(key, _view(me, number), state.has_second_plan, mutation)
     home = HOME[key] if len(moved) % 2 == 0 else 1 - HOME[key]
     if home != number:
         return False
@@ -292,7 +306,7 @@ def _serves(me: Worker, number: int, key: str, state: State, mutation: Mutation)
         return True
     if mutation == "a plan comes back without a new inheritance" and HOME[key] == number:
         return True
-    return all((key, plan) in me.inherited for plan, was, _ in moved if was != number)
+    return all((key, move.plan) in me.inherited for move in moved if move.source != number)
 
 
 class Result(NamedTuple):

@@ -199,6 +199,11 @@ class SimMembership:
         """See Membership; nobody looks at it here."""
         return 0.0
 
+    @property
+    def place(self) -> None:
+        """See Membership; each start has a place of its own here."""
+        return None
+
     async def run(self, describe: Describe, take: Take) -> None:
         """See Membership."""
         while True:

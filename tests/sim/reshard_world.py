@@ -1,27 +1,28 @@
 """
 A simulated deployment whose clean topic is divided: by the product's own plan, fences and decisions.
 
-`divide` does what `gateway reshard plan` does, one parent after the other, and may end between any two of its
-steps; the processes that run meanwhile are fenced as they are on Kafka. The routing topic is a list of plans,
-and the partitions beside the clean ones.
+`divide` does what `gateway reshard plan` does, one partition after the other, and may end between any two of
+its steps; the processes that run meanwhile are fenced as they are on Kafka. The routing topic is a list of
+plans, and the partitions beside the clean ones.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
 from dedupe.decide.layout import Layout
-from dedupe.decide.recovery import RecordCheck
-from dedupe.decide.resharding import Plan, Routing, growth_to, why_invalid, why_no_growth
+from dedupe.decide.recovery import CheckedRecord, RecordCheck
+from dedupe.decide.resharding import Move, Plan, Routing, is_growth, split_of, spread_over, why_invalid
 from dedupe.model.errors import RetriableError
-from dedupe.model.record import parse_identity
+from dedupe.model.record import parse_identity, routing_key_of
 from dedupe.partition.lane import Lane
 from dedupe.partition.partition_index import PartitionIndex
 from dedupe.storage.dividing import Division, decide
 from dedupe.storage.log import no_crashpoint
-from dedupe.storage.routing_records import Seal, mac_key_of
+from dedupe.storage.routing_records import Note, Notes, Seal, mac_key_of
+from dedupe.storage.signs import CUT_NOW, PREPARED, Signs, signs_of
 from tests.sim.crashes import SimulatedCrashError
-from tests.sim.session_world import SessionWorld
+from tests.sim.session_world import DAY_MS, SessionWorld
 from tests.sim.world import CLEAN
 from tests.support.sim.memory_index import MemoryStore
 
@@ -36,11 +37,49 @@ async def begun(**options: Any) -> "ReshardWorld":
     return world
 
 
-async def deliver(world: "ReshardWorld", numbers: range) -> None:
+async def deliver(world: "ReshardWorld", numbers: Iterable[int]) -> None:
     """Send an event of each number, one after the other."""
     for number in numbers:
         world.clock.ms += 10
         await world.deliver([world.event(str(number))])
+
+
+class RoutingTopic:
+    """The plans of a simulated deployment, and what is said of them; see Plans."""
+
+    def __init__(self, world: "ReshardWorld") -> None:
+        self.world = world
+        self.closed: set[int] = set()
+        self.told: list[str] = []
+        self.notes = Notes()
+        self.before_plan: Callable[[], object] = lambda: None
+        self._known = 0
+
+    async def routing(self, partitions: int) -> tuple[Routing, bool]:
+        assert partitions == CLEAN.partitions
+        self._known = len(self.world.plans)
+        routing = self.world.routing()
+        return routing, routing.version.plan in self.closed
+
+    async def signs(self, plan: int) -> Signs:
+        told, cut_now = (self.notes.of(name, CLEAN.name) for name in (PREPARED, CUT_NOW))
+        return signs_of(plan, told, cut_now, is_closing=plan in self.closed)
+
+    async def has_new_plan(self) -> bool:
+        return len(self.world.plans) > self._known
+
+    async def seal(self) -> Seal:
+        return self.world.seal
+
+    async def note(self, note: Note) -> None:
+        self.notes.add(note)
+
+    async def write_plan(self, plan: Plan) -> None:
+        self.before_plan()
+        self.world.plans.append(plan)
+
+    async def close_plan(self, number: int) -> None:
+        self.closed.add(number)
 
 
 class ReshardWorld(SessionWorld):
@@ -71,24 +110,41 @@ class ReshardWorld(SessionWorld):
                 routing = routing.with_decision(decision)
         return routing
 
-    def plan(self, partitions: int) -> Plan:
-        """Write a plan for so many partitions, unless one is open."""
+    def moves(self, partitions: int = 0, *, split: int | None = None) -> tuple[Move, ...]:
+        """Return the moves to so many partitions, or those that divide one in two."""
         routing = self.routing()
-        if routing.undecided or not growth_to(routing, partitions):
+        return spread_over(routing, partitions) if split is None else split_of(routing, split)
+
+    def plan(self, partitions: int = 0, *, split: int | None = None) -> Plan:
+        """Write a plan for so many partitions, or to split one; return the one that is open."""
+        routing = self.routing()
+        if routing.undecided:
             return self.plans[-1]
-        before = tuple(routing.decisions[parent] for parent in sorted(routing.decisions))
-        plan = Plan(routing.version.plan + 1, partitions, growth_to(routing, partitions), before)
+        moves = self.moves(partitions, split=split)
+        before = tuple(routing.decisions[each] for each in sorted(routing.decisions))
+        needed = max(routing.partitions, *(1 + move.target for move in moves))
+        plan = Plan(routing.version.plan + 1, needed, moves, before)
+        if not is_growth(plan, routing):
+            remembered_ms = max(self.policy.window_ms, self.sessions.lease_ms) + DAY_MS
+            plan = plan._replace(read_from_ms=max(1, self.clock.ms - remembered_ms))
         assert why_invalid(plan, routing.homes) is None
-        assert why_no_growth(plan, routing) is None
-        self.log.add_partitions(CLEAN.name, partitions)
+        self.log.add_partitions(CLEAN.name, needed)
         self.plans.append(plan)
         return plan
 
     async def divide(
-        self, partitions: int, *, keeps: bool = False, crashpoint: Callable[[str], None] = no_crashpoint
+        self,
+        partitions: int = 0,
+        *,
+        split: int | None = None,
+        keeps: bool = False,
+        crashpoint: Callable[[str], None] = no_crashpoint,
     ) -> None:
-        """Have the topic divided into so many partitions, or an open plan end; tries until it is done."""
-        plan = self.plan(partitions)
+        """Have the topic divided like this, unless it is so, or an open plan end; tries until it is done."""
+        self.layout = Layout(CLEAN.partitions, self.routing())
+        if not (self.routing().undecided or self.moves(partitions, split=split)):
+            return
+        plan = self.plan(partitions, split=split)
         crashpoint("planned")
         store = self.log.another(crashpoint=crashpoint)
         for _ in range(TRIES):
@@ -107,12 +163,14 @@ class ReshardWorld(SessionWorld):
                     keeps=keeps,
                     now_ms=self.clock.ms,
                 )
-                crashpoint("parent")
+                crashpoint("partition")
         else:
             raise AssertionError("the topic was not divided")
         self.layout = Layout(CLEAN.partitions, self.routing())
 
-    async def divide_with_crash(self, partitions: int, step: str, number: int) -> None:
+    async def divide_with_crash(
+        self, partitions: int = 0, *, step: str, number: int, split: int | None = None
+    ) -> None:
         """Have whoever divides end at the n-th time it comes to a step, then have it done again."""
         left = number
 
@@ -123,8 +181,8 @@ class ReshardWorld(SessionWorld):
                 raise SimulatedCrashError(step)
 
         with suppress(SimulatedCrashError):
-            await self.divide(partitions, crashpoint=crash)
-        await self.divide(partitions)
+            await self.divide(partitions, split=split, crashpoint=crash)
+        await self.divide(partitions, split=split)
 
     async def restart(self, *, loses_disk: bool = False) -> None:
         """End the process and start one that knows how the topic is divided now."""
@@ -134,31 +192,57 @@ class ReshardWorld(SessionWorld):
         await self.start()
 
     def judge_homes(self) -> None:
-        """Every record is at home; time and sequence go on from log to log; an heir knows what it should."""
+        """Every record is at home; numbers go on within each part of a log, and time from part to part."""
         routing = self.routing()
         for partition, records in enumerate(self.committed()):
             check = RecordCheck(self.identity, partition, CLEAN.partitions, Layout(CLEAN.partitions, routing))
-            lineage = self.layout.lineage_of(partition)
-            for number, record in enumerate(records):
-                if lineage is None:
-                    check.checked(record)
-                    continue
-                check.checked(record._replace(offset=lineage.own_start + record.offset))
-                assert parse_identity(record).lane_seq == lineage.parent.lane_seq + number
-                assert record.timestamp_ms >= lineage.parent.timestamp_ms
+            lineage = routing.lineages.get(partition)
+            base = lineage.own_base if lineage else 0
+            newest_ms, starts = 0, routing.starts_of(partition)
+            ends = [start.offset for start in starts[1:]] + [self.log.partition(CLEAN.name, partition).end]
+            for start, end in zip(starts, ends, strict=True):
+                part = [record for record in records if start.offset <= record.offset < end]
+                for number, record in enumerate(part):
+                    check.checked(record._replace(offset=base + record.offset))
+                    if self.log.partition(CLEAN.name, partition).log_start <= start.offset:
+                        assert parse_identity(record).lane_seq == start.lane_seq + number
+                    assert record.timestamp_ms >= newest_ms
+                    newest_ms = record.timestamp_ms
+                    if lineage is not None and start is starts[-1]:
+                        assert record.timestamp_ms >= lineage.timestamp_ms
 
-    def judge_heir(self, lane: Lane) -> None:
-        """The index of an heir is that of a replay of its ancestors' logs and of its own."""
-        lineage, live = lane.lineage, lane.partition_index
+    def inherited(self, lane: Lane) -> list[CheckedRecord]:
+        """Return what a lane with a lineage has, all of it, as its records count there."""
+        lineage = lane.lineage
         assert lineage is not None
         check = RecordCheck(self.identity, lane.partition, CLEAN.partitions, self.layout)
-        logs = [*((a.partition, a.end) for a in lineage.ancestors), (lane.partition, None)]
-        records = [
-            check.checked(record._replace(offset=start + record.offset))
-            for start, (partition, end) in zip(lineage.starts, logs, strict=True)
-            for record in self.log.partition(CLEAN.name, partition).records
-            if (end is None or record.offset < end) and lineage.has(parse_identity(record).key)
+        found = []
+        for base, level in zip(lineage.bases, lineage.levels, strict=True):
+            for record in self.log.partition(CLEAN.name, level.partition).records:
+                key = routing_key_of(parse_identity(record))
+                if not (level.start <= record.offset < level.end and level.has(key)):
+                    continue
+                if record.timestamp_ms < lineage.read_from_ms and level is not lineage.levels[0]:
+                    continue
+                known = check.checked(record._replace(offset=base + record.offset))
+                seq = max(known.identity.lane_seq + level.shift, level.lane_seq_min)
+                evicted = tuple(each for each in known.identity.evicted if level.has(each))
+                found.append(
+                    known._replace(
+                        timestamp_ms=max(known.timestamp_ms, level.timestamp_min_ms),
+                        identity=known.identity._replace(lane_seq=seq, evicted=evicted),
+                    )
+                )
+        own = self.log.partition(CLEAN.name, lane.partition).records
+        return found + [
+            check.checked(record._replace(offset=lineage.own_base + record.offset))
+            for record in own
+            if record.offset >= lineage.own_from
         ]
+
+    def judge_heir(self, lane: Lane) -> None:
+        """The index of an heir is that of a replay of all that it inherits, and of its own log."""
+        live, records = lane.partition_index, self.inherited(lane)
         if not records:
             return
         replayed = PartitionIndex(
@@ -166,9 +250,10 @@ class ReshardWorld(SessionWorld):
             self.policy,
             self.sessions,
             log_start=live.log_start,
-            lineage=lineage,
+            lineage=lane.lineage,
         )
         entries = replayed.replay(records)
+        assert live.known_from == replayed.known_from
         kept = {key: entry for key, entry in entries if entry.offset >= replayed.known_from}
         assert live.index.lookup(list(kept)) == list(kept.values())
         state = replayed.index.state._replace(applied_offset=live.index.state.applied_offset)

@@ -1,6 +1,6 @@
 """
 Claim: with resharding by fenced cuts (ADR 0041) no key is stored twice, no record lies where its key is not
-at home, and no plan is decided twice by one parent, whatever crashes, is late, or reads a leader of before.
+at home, and no partition decides a plan twice, whatever crashes, is late, or reads a leader of before.
 """
 
 from random import Random
@@ -17,7 +17,7 @@ def test_every_order_of_steps_within_small_bounds() -> None:
     found = search(Bounds(epochs=(1, 1), records=3, messages=1))
 
     assert found.wrong is None
-    assert found.states > 7_000
+    assert found.states > 4_000
     assert found.goals > 0  # heirs have stored both keys
 
 
@@ -33,7 +33,7 @@ def test_keys_that_move_away_and_back_while_owners_die_and_sleep() -> None:
     found = walk(WIDE, None, Random(38), walks=1_500, steps=70)
 
     assert found.wrong is None
-    assert found.goals > 100  # moved twice, and stored
+    assert found.goals > 50  # moved twice, and stored
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)

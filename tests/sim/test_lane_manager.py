@@ -84,6 +84,7 @@ class SimMembership:
 
     def __init__(self) -> None:
         self.silence_s = self.joining_s = 0.0
+        self.place = None
         self.rejoins = 0
 
     async def run(self, describe: Describe, take: Take) -> None:

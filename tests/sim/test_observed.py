@@ -5,8 +5,9 @@ from random import Random
 
 import pytest
 
-from app.ingest import observed
+from app.ingest import side_topic
 from app.ingest.observed import HEADER_ORIGINAL, Observed
+from app.ingest.side_topic import SideTopic
 from dedupe.decide.admission import Admission
 from dedupe.model.inherited import level_start
 from dedupe.submission import Outcomes
@@ -17,19 +18,23 @@ from tests.support.sim.faults import SimFaults
 TOPIC = "events.observed"
 
 
+def trial_in(world: World) -> Observed:
+    return Observed(SideTopic(TOPIC, world.log.appender(TOPIC)), world.clock)
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_all_is_appended_through_faults_at_least_once(seed: int) -> None:
     world = World(faults=SimFaults(seed, unavailable=0.2, refuse=0.1, lose_reply=0.2))
     world.log.create_topic(TOPIC, 1)
-    log, maker = world.log.partition_log(TOPIC, 0), RecordMaker(partitions=1)
-    trial = Observed(log, world.clock)
-    running = asyncio.ensure_future(trial.run())
+    maker = RecordMaker(partitions=1)
+    trial = trial_in(world)
+    running = asyncio.ensure_future(trial.topic.run())
     events = [maker.event(f"{number}") for number in range(50)]
     for each in Random(seed).sample(events, k=50):
         trial.note([each], Outcomes([Admission.NEW], [0]), [])
         await asyncio.sleep(0.01)
     async with asyncio.timeout(600):
-        while trial.appended < 50:
+        while trial.topic.appended < 50:
             await asyncio.sleep(0.1)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -38,14 +43,14 @@ async def test_all_is_appended_through_faults_at_least_once(seed: int) -> None:
 
 
 async def test_what_does_not_fit_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observed, "WAITING_BYTES_MAX", 1_000)
+    monkeypatch.setattr(side_topic, "WAITING_BYTES_MAX", 1_000)
     world = World()
     world.log.create_topic(TOPIC, 1)
-    trial = Observed(world.log.partition_log(TOPIC, 0), world.clock)
+    trial = trial_in(world)
     one = RecordMaker(partitions=1).event("a")
     for _ in range(100):
         trial.note([one], Outcomes([Admission.DUPLICATE], [7]), [])
-    assert 0 < trial.dropped < 100
+    assert 0 < trial.topic.dropped < 100
     assert trial.verdicts == {"duplicate": 100}
 
 
@@ -53,13 +58,13 @@ async def test_what_does_not_fit_is_counted(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_original_in_an_ancestor_is_named_by_its_own_partition_and_offset() -> None:
     world = World()
     world.log.create_topic(TOPIC, 1)
-    trial = Observed(world.log.partition_log(TOPIC, 0), world.clock)
-    running = asyncio.ensure_future(trial.run())
+    trial = trial_in(world)
+    running = asyncio.ensure_future(trial.topic.run())
     one = RecordMaker(partitions=1).event("a")
     originals = [7, level_start(1, 5) + 7]
     trial.note([one, one], Outcomes([Admission.DUPLICATE] * 2, originals), [])
     async with asyncio.timeout(600):
-        while trial.appended < len(originals):
+        while trial.topic.appended < len(originals):
             await asyncio.sleep(0.1)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -374,7 +374,7 @@ async def test_index_that_is_only_found_damaged_when_it_is_asked_is_rebuilt_once
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world, events = await with_history(BY_TIME, 5)
-    damaged = world.disk._disks["events", 0]
+    damaged = world.disk._disks["events", 0, 0]
     lookup = MemoryIndex.lookup
 
     def lookup_unless_damaged(index: MemoryIndex, keys: Sequence[EventKey]) -> list[Entry | None]:

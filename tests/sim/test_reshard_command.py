@@ -8,40 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.cli.resharding import Resharding
+from app.cli.resharding import Resharding, Wanted
 from dedupe.decide.layout import Layout
-from dedupe.decide.resharding import Plan, Routing, growth_to
+from dedupe.decide.resharding import spread_over
 from dedupe.model.errors import ConfigurationError
 from dedupe.model.record import build_record
 from dedupe.storage.dividing import decide
-from dedupe.storage.routing_records import Seal
 from dedupe.storage.settling import Settling
-from tests.sim.reshard_world import ReshardWorld, begun
+from tests.sim.reshard_world import ReshardWorld, RoutingTopic, begun
 from tests.sim.world import CLEAN
-
-
-class RoutingTopic:
-    """The routing topic of a simulated deployment."""
-
-    def __init__(self, world: ReshardWorld) -> None:
-        self.world = world
-        self.closed: set[int] = set()
-        self.told: list[str] = []
-        self.before_plan: Callable[[], object] = lambda: None
-
-    async def routing(self, partitions: int) -> tuple[Routing, bool]:
-        routing = self.world.routing()
-        return routing, routing.version.plan in self.closed
-
-    async def seal(self) -> Seal:
-        return self.world.seal
-
-    async def write_plan(self, plan: Plan) -> None:
-        self.before_plan()
-        self.world.plans.append(plan)
-
-    async def close_plan(self, number: int) -> None:
-        self.closed.add(number)
 
 
 async def world_with_command() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
@@ -63,7 +38,7 @@ async def world_with_command() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
     return (
         world,
         topic,
-        Resharding(settling, f"{CLEAN.name}.routing", add, 3600.0),
+        Resharding(settling, f"{CLEAN.name}.routing", add, 3600.0, 24 * 3600.0),
     )
 
 
@@ -79,13 +54,13 @@ async def test_plan_with_a_cut_goes_on_although_somebody_wished_to_close_it() ->
     plan = world.plan(2 * CLEAN.partitions)
     await topic.close_plan(plan.number)
     with pytest.raises(ConfigurationError, match="being closed"):
-        await command.plan(plan.partitions, notice_s=0, is_dry=False)
+        await command.plan(Wanted(plan.partitions), notice_s=0, is_dry=False)
     await cut(world, 0)  # by a plan command that ran at the same time
 
     with pytest.raises(ConfigurationError, match="goes on with the others"):
         await command.close()
     assert "will be divided" in [row["state"] for row in (await command.status())[0]]
-    await command.plan(plan.partitions, notice_s=0, is_dry=False)
+    await command.plan(Wanted(plan.partitions), notice_s=0, is_dry=False)
 
     assert not world.routing().undecided
 
@@ -99,8 +74,8 @@ async def test_status_says_what_happens_next() -> None:
     assert await next_step() == "the topic was never divided"
     plan = world.plan(2 * CLEAN.partitions)
     assert await next_step() == (
-        f"plan 1 is open: no partition is divided yet; `gateway reshard plan --partitions {plan.partitions}` "
-        "goes on with it, and `gateway reshard close` ends it"
+        "plan 1 is open: no partition is divided yet; the `gateway reshard plan` that began it goes on with "
+        "it, and `gateway reshard close` ends it"
     )
     await topic.close_plan(plan.number)
     assert "is being closed" in await next_step()
@@ -115,7 +90,7 @@ async def test_plan_of_somebody_else_is_not_taken_for_ones_own() -> None:
     topic.before_plan = lambda: world.plan(2 * CLEAN.partitions)
 
     with pytest.raises(ConfigurationError, match="somebody else has planned"):
-        await command.plan(3 * CLEAN.partitions, notice_s=0, is_dry=False)
+        await command.plan(Wanted(3 * CLEAN.partitions), notice_s=0, is_dry=False)
 
     assert world.routing().undecided == set(range(CLEAN.partitions)), "decided a plan nobody asked it for"
 
@@ -126,7 +101,7 @@ async def test_status_says_what_partitions_inherit_while_a_later_plan_is_open() 
     inherits = [row["inherits"] for row in (await command.status())[0]]
     world.plan(4 * CLEAN.partitions)
 
-    assert growth_to(world.routing(), 4 * CLEAN.partitions)
+    assert spread_over(world.routing(), 4 * CLEAN.partitions)
     assert [row["inherits"] for row in (await command.status())[0]] == inherits
     await cut(world, 0)
     assert [row["inherits"] for row in (await command.status())[0]][: len(inherits)] == inherits
@@ -139,12 +114,11 @@ async def test_topic_of_which_a_partition_kept_its_slots_is_divided_again() -> N
         await cut(world, partition, keeps=partition == 0)
     assert CLEAN.partitions not in world.routing().homes, "it would have been divided off the one that kept"
 
-    await command.plan(4 * CLEAN.partitions, notice_s=0, is_dry=False)
+    await command.plan(Wanted(4 * CLEAN.partitions), notice_s=0, is_dry=False)
 
     layout = Layout(CLEAN.partitions, world.routing())
     assert layout.partitions == 4 * CLEAN.partitions
-    roots = [layout.root_of(partition) for partition in range(layout.partitions)]
-    assert roots == [partition % CLEAN.partitions for partition in range(layout.partitions)]
+    assert all(layout.slots_of(partition) for partition in range(layout.partitions))
 
 
 async def test_partition_below_others_that_somebody_wrote_to_gets_no_slots() -> None:
@@ -157,7 +131,7 @@ async def test_partition_below_others_that_somebody_wrote_to_gets_no_slots() -> 
     await foreign.append([build_record(world.event("1"), lane_seq=0, timestamp_ms=1)])
 
     with pytest.raises(ConfigurationError, match=f"partition {CLEAN.partitions} of .* somebody else"):
-        await command.plan(4 * CLEAN.partitions, notice_s=0, is_dry=False)
+        await command.plan(Wanted(4 * CLEAN.partitions), notice_s=0, is_dry=False)
 
 
 async def test_dry_run_says_what_new_partitions_read_and_changes_nothing() -> None:
@@ -168,7 +142,7 @@ async def test_dry_run_says_what_new_partitions_read_and_changes_nothing() -> No
     records = sum(map(len, world.committed()))
     offsets = sum(log.end for log in (world.log.partition(CLEAN.name, each) for each in range(2)))
 
-    await command.plan(2 * CLEAN.partitions, notice_s=0, is_dry=True)
+    await command.plan(Wanted(2 * CLEAN.partitions), notice_s=0, is_dry=True)
 
     assert records == 40
     assert f"read {offsets} records before they serve, 1 minutes" in topic.told[-1]

@@ -105,3 +105,21 @@ async def test_events_of_a_clock_that_was_ahead_delete_no_others() -> None:
     await Chore(world).finish()
 
     assert kept(world) == 41
+
+
+async def test_topics_of_which_nothing_is_promised_are_trimmed_too() -> None:
+    world = await world_with_events()
+    assert world.router is not None
+    await asyncio.sleep(SETTINGS.index.retention)
+    settings = make_settings(mode="development", observe=True, duplicate_samples=1)
+    trimmed: list[str] = []
+
+    async def trim(topic: str, _before_ms: int, _records_max: int) -> int:
+        trimmed.append(topic)
+        return 0
+
+    work = asyncio.ensure_future(trim_log(world.router, settings, world.clock, trim))
+    while len(trimmed) < 4:
+        await asyncio.sleep(0.001)
+    work.cancel()
+    assert trimmed[:4] == ["events", "events.quarantine", "events.observed", "events.duplicates"]

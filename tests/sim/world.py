@@ -315,6 +315,7 @@ class World:
             partition=partition,
             partitions=CLEAN.partitions,
             key_check=self.identity.check_value,
+            plan=self.layout.index_plan_of(partition),
         )
 
     # ---- clients
@@ -411,7 +412,7 @@ class World:
                 for record in self.log.partition(topic.name, n).records
                 if topic != CLEAN or Place(n, record.offset) not in self.foreign
             ]
-            for n in range(self.layout.partitions if topic == CLEAN else topic.partitions)
+            for n in range(self.layout.partitions_of_log if topic == CLEAN else topic.partitions)
         ]
 
     def judge(self) -> None:

@@ -49,6 +49,8 @@ RULES: Mapping[str, dict[str, Any]] = {
     "kafka.sasl.oauth.tokenUrl": {"type": "string", "pattern": "^((https?|file)://.*)?$"},
     "topic": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,249}$"},
     "archive.format": {"enum": ["delta", "iceberg", "parquet"]},
+    "erasures.path": {"type": "string", "pattern": r"^(/(data|erasures)(/.*)?|[a-z][a-z0-9+.-]*://.+)?$"},
+    "erasures.secretKey": {"type": "string", "minLength": 1},
     "archive.operator": {"enum": ["", "apache", "kubeflow"]},
     "activeDeadlineSeconds": POSITIVE,
     "service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},

@@ -31,6 +31,13 @@ def cli(gateway: Gateway, *arguments: str) -> subprocess.CompletedProcess[bytes]
     return forked.run(arguments, env=gateway.environment, timeout_s=PATIENCE_S)
 
 
+def division_of(gateway: Gateway) -> list[dict[str, Any]]:
+    """Return what `gateway reshard status` says of each partition."""
+    done = cli(gateway, "reshard", "status", "--output", "json")
+    assert done.returncode == 0, done.stderr.decode()
+    return [orjson.loads(line) for line in done.stdout.splitlines()]
+
+
 def stored(gateway: Gateway, *arguments: str) -> list[dict[str, Any]]:
     """Return what `gateway events` prints."""
     done = cli(gateway, "events", *arguments)

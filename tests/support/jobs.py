@@ -53,10 +53,19 @@ class JobProcess:
 
     def wait_for_batches(self, count: int) -> None:
         """Wait until it told of so many batches, or until it ended by itself."""
+        self.wait_until_said(": batch ", count)
+
+    def wait_until_said(self, words: str, count: int = 1) -> None:
+        """Wait until it has said this so often, or until it ended by itself."""
         deadline = time.monotonic() + START_TIMEOUT_S
-        while self.said.count(": batch ") < count and self._process.poll() is None:
+        while self.said.count(words) < count and self._process.poll() is None:
             assert time.monotonic() < deadline, self.said
             time.sleep(POLL_INTERVAL_S)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself."""
+        return self._process.poll() is not None
 
     def kill(self) -> int:
         """End the driver, its JVM and all they started, as a lost machine would; return its exit code."""

@@ -18,7 +18,7 @@ from app.admin.inputs import InputCollector
 from app.admin.lane_metrics import LaneCollector
 from app.admin.limit_metrics import LimitCollector
 from app.admin.native_metrics import NativeCollector
-from app.admin.observed import ObservedCollector
+from app.admin.observed import ObservedCollector, SampleCollector
 from app.admin.reshard import ReshardCollector
 from app.admin.setting_metrics import SettingCollector
 from app.admin.snapshot_metrics import SnapshotCollector
@@ -51,6 +51,7 @@ def families() -> Iterator[Metric]:
             assignment=SimpleNamespace(addresses={}),
             hand_overs=SimpleNamespace(slow=SimpleNamespace(commit_ms={"leader": 0}, is_slow=False)),
         )
+        side_topic = SimpleNamespace(appended=0, dropped=0)
         group: Any = SimpleNamespace(
             manager=manager,
             can_follow=True,
@@ -67,7 +68,8 @@ def families() -> Iterator[Metric]:
             LoopCollector(cast("Any", SimpleNamespace(lag_s=0.0))),
             GroupCollector(cast("Any", group)),
             SourceCollector(SourceUse()),
-            ObservedCollector(cast("Any", SimpleNamespace(appended=0, dropped=0))),
+            ObservedCollector(cast("Any", SimpleNamespace(topic=side_topic))),
+            SampleCollector(cast("Any", SimpleNamespace(topic=side_topic, left_out=0))),
             ReshardCollector(PlanProgress(SystemClock())),
             SettingCollector(cast("Any", SimpleNamespace(problems=()))),
             NativeCollector(NativeUse("", lambda: (0, ""))),

@@ -10,11 +10,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tests.support.client import Client, Receipt
+
+Division: TypeAlias = dict[str, Any]
+"""A line of `gateway reshard status --output json`, on one partition."""
+
+WHOLE = [{"offset": 0, "lane_seq": 0}]
+"""The parts of a log that was never divided."""
 
 
 class SessionPlace(NamedTuple):
@@ -83,13 +89,13 @@ async def read_kafka(bootstrap_servers: str, topic: str, partitions: int) -> lis
 
 
 def assert_exactly_once(
-    committed: Sequence[Committed], clients: Iterable[Client], *, begun_with: int | None = None
+    committed: Sequence[Committed], clients: Iterable[Client], *, division: Sequence[Division] = ()
 ) -> None:
     """
     Everything acknowledged is there, where the receipt says, once; nothing else is.
 
-    The clients must have delivered everything they ever sent. Partitions from `begun_with` on were divided
-    off since.
+    The clients must have delivered everything they ever sent. How the topic was divided is what
+    `gateway reshard status` says.
     """
     copies = Counter(record.message_id for record in committed)
     duplicates = [message_id for message_id, count in copies.items() if count > 1]
@@ -99,17 +105,18 @@ def assert_exactly_once(
     lost = [message_id for message_id in receipts if message_id not in places]
     assert not lost, f"{len(lost)} acknowledged events are not in the log: {lost[:5]}"
     assert places == receipts
-    assert_sequences_whole(committed, begun_with=begun_with)
+    assert_sequences_whole(committed, division=division)
 
 
-def assert_sequences_whole(committed: Sequence[Committed], *, begun_with: int | None = None) -> None:
-    """Per partition lane_seq counts 0, 1, 2, ... in offset order, where it was divided off from more on."""
-    sequences: dict[int, list[int]] = {}
+def assert_sequences_whole(committed: Sequence[Committed], *, division: Sequence[Division] = ()) -> None:
+    """Per partition, and each part of its log, lane_seq counts one by one in offset order."""
+    starts = {row["partition"]: row["begins"] for row in division}
+    sequences: dict[tuple[int, int], list[int]] = {}
     for record in sorted(committed):
-        sequences.setdefault(record.partition, []).append(record.lane_seq)
-    for partition, sequence in sequences.items():
-        is_divided_off = begun_with is not None and partition >= begun_with
-        first = sequence[0] if is_divided_off else 0
+        begun = starts.get(record.partition, WHOLE)
+        first = [each["lane_seq"] for each in begun if each["offset"] <= record.offset][-1]
+        sequences.setdefault((record.partition, first), []).append(record.lane_seq)
+    for (partition, first), sequence in sequences.items():
         whole = list(range(first, first + len(sequence)))
         assert sequence == whole, f"partition {partition} has gaps in lane_seq"
 

@@ -35,6 +35,7 @@ from app.ingest.client_sessions import (
     stored_sessions,
 )
 from app.ingest.decision_observer import DecisionObserver
+from app.ingest.duplicate_samples import DuplicateSamples
 from app.ingest.event_keys import Shares, Sole, keys_of, shares_of
 from app.ingest.event_limits import STEP_BYTES
 from app.ingest.identified import Arrival, Dialect, Identified, Rejection
@@ -84,6 +85,7 @@ class Ingest:
     gives_advice: bool = False
     observer: DecisionObserver | None = None
     observed: Observed | None = None
+    samples: DuplicateSamples | None = None
     scheduler: FairScheduler = field(default_factory=FairScheduler)
     penalties: Penalties = field(default_factory=Penalties)
     use: SourceUse = field(default_factory=SourceUse)
@@ -269,6 +271,8 @@ def _note(ingest: Ingest, identified: Identified, outcomes: Outcomes, context: R
     observer = ingest.observer
     if identified.events:
         ingest.use.note(identified.events, outcomes.admissions, context.headers)
+        if ingest.samples is not None:
+            ingest.samples.note(identified.events, outcomes, context.headers)
     if ingest.observed is not None:
         ingest.observed.note(identified.events, outcomes, identified.quarantined)
     if observer is None:

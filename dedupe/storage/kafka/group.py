@@ -21,7 +21,7 @@ from aiokafka.protocol.group import HeartbeatRequest_v1, LeaveGroupRequest_v1
 
 from dedupe.cancellation import is_own_cancellation
 from dedupe.cluster.assignment import Member
-from dedupe.cluster.membership import Describe, Take
+from dedupe.cluster.membership import Describe, MemberPlace, Take
 from dedupe.model.clock import Clock
 from dedupe.model.errors import GatewayError, RetriableError
 from dedupe.storage.kafka.broker_connection import BrokerConnection
@@ -92,8 +92,9 @@ class KafkaMembership:
         times: GroupTimes | None = None,
         standbys: bool,
         clock: Clock,
+        place: MemberPlace | None = None,
     ) -> None:
-        """Connect to nothing yet; the worker's start is now."""
+        """Connect to nothing yet; the worker's start is now, unless it goes on with a place in the group."""
         self.unreadable = 0
         """The number of members and assignments that could not be decoded."""
         self._config = config
@@ -103,13 +104,14 @@ class KafkaMembership:
         self._times = times or GroupTimes()
         self._standbys = standbys
         self._clock = clock
-        self._started_ms = clock.now_ms()
+        place = place or MemberPlace(NO_MEMBER_ID, 0, clock.now_ms())
+        self._started_ms = place.started_ms
         self._rng = random.Random()
         self._connection: BrokerConnection | None = None
         self._coordinator: Address | None = None  # as found last
-        self._member_id = NO_MEMBER_ID
+        self._member_id = place.member_id
         self._generation = NO_GENERATION  # the coordinator's
-        self._assigned_generation = 0  # of the last assignment
+        self._assigned_generation = place.generation  # of the last assignment
         self._answered_at = -math.inf
         self._joined_at = -math.inf
         self._joining_since: float | None = None  # None once an assignment is taken
@@ -126,6 +128,12 @@ class KafkaMembership:
         """See Membership. Below `join_s` in a group that completes, whatever befalls its members."""
         since = self._joining_since
         return 0.0 if since is None else self._clock.monotonic() - since
+
+    @property
+    def place(self) -> MemberPlace | None:
+        if self._member_id == NO_MEMBER_ID:
+            return None
+        return MemberPlace(self._member_id, self._assigned_generation, self._started_ms)
 
     async def run(self, describe: Describe, take: Take) -> None:
         try:

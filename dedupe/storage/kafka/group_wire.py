@@ -67,7 +67,8 @@ def decide(joined: Joined, lanes: int, *, standbys: bool) -> Decision:
     """
     Return the assignments of all members.
 
-    A member with an unreadable description gets no lanes. Of two members with one worker's name, a copy or
+    A member with an unreadable description gets no lanes, and neither does one that does not know the last
+    plan: it numbers lanes in another way. Of two members with one worker's name, a copy or
     one that ended without leaving, only the latest start gets lanes. Generations have Kafka's numbers,
     unless members know a larger one: Kafka counts from 1 again after a group was empty for a while.
     """
@@ -78,7 +79,11 @@ def decide(joined: Joined, lanes: int, *, standbys: bool) -> Decision:
     outdated = {name: member.worker for name, member in members.items() if latest[member.worker] != name}
     if not members:
         return Decision([], len(joined.members), [])
-    assignment = assign([members[name] for name in latest.values()], lanes, standbys=standbys)
+    known = [members[name] for name in latest.values()]
+    plan = max(member.plan for member in known)
+    newest = [member for member in known if member.plan == plan]
+    lanes = max(member.lanes for member in newest) or lanes
+    assignment = assign(newest, lanes, standbys=standbys)
     seen = max(member.generation for member in members.values())
     assignment = assignment._replace(generation=max(joined.generation, seen + 1))
     share = packed(assignment.encoded())

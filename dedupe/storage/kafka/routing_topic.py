@@ -14,19 +14,15 @@ from functools import partial
 from typing import NamedTuple
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
+from aiokafka.errors import TopicAuthorizationFailedError
 
-from dedupe.decide.resharding import Decision, Plan, Routing, why_no_growth
+from dedupe.decide.resharding import Decision, Plan, Routing
 from dedupe.model.errors import ConfigurationError, IdentityMismatchError, RetriableError
 from dedupe.model.types import LogRecord, NewRecord, Offset
-from dedupe.storage.kafka.broker_connection import ConnectionPool
 from dedupe.storage.kafka.cluster import EARLIEST, LATEST, UNKNOWN_TOPIC, KafkaCluster, error_name
 from dedupe.storage.kafka.config import KafkaConfig
-from dedupe.storage.kafka.probe import produce
-from dedupe.storage.kafka.producer import NO_PRODUCER
+from dedupe.storage.kafka.plain_producer import PlainProducer
 from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
-from dedupe.storage.kafka.record_batch import encode_batch
-from dedupe.storage.kafka.transactions import Patience
 from dedupe.storage.kafka.wire import NO_TOPIC_ID
 from dedupe.storage.routing_records import (
     Close,
@@ -38,13 +34,11 @@ from dedupe.storage.routing_records import (
     plan_record,
     routing_topic_of,
 )
+from dedupe.storage.signs import CUT_NOW, PREPARED, Signs, signs_of
 
 NOTES_PARTITION = 0
 TOPIC_AUTHORIZATION_FAILED = 29
-BATCH_BYTES_MAX = 64 * 1024
-"""Of one note, with its text in JSON's escapes."""
 READ_RECORDS_MAX = 1_000
-NO_SEQUENCE = -1
 
 
 class RoutingKey(NamedTuple):
@@ -71,7 +65,7 @@ class RoutingTopic:
         self._key = key
         self._log_id = log_id
         self._tp = TopicPartition(self.name, NOTES_PARTITION)
-        self._connections = ConnectionPool(config)
+        self._producer = PlainProducer(config, cluster, self._tp)
         self._notes = Notes()
         self._plans: list[Plan] = []
         self._plans_known = 0  # of these, to whoever has asked for the routing
@@ -124,15 +118,20 @@ class RoutingTopic:
         self._plans_known = len(self._plans)
         routing = Routing.begun_with(partitions)
         for plan in self._plans:
-            before, routing = routing, routing.with_plan(plan)
-            if routing is not before and why_no_growth(plan, before.with_all(plan.before)):
-                raise IdentityMismatchError(f"{self.name} has a plan of another kind: run the newer gateway")
+            routing = routing.with_plan(plan)
         if self._plans:
             seal = await self.seal()
             for partition in range(max(plan.partitions for plan in self._plans)):
                 for decision in seal.decisions_in(partition, await self._decisions_of(partition)):
                     routing = routing.with_decision(decision)
         return routing, routing.version.plan in self._closed
+
+    async def signs(self, plan: int) -> Signs:
+        """Return what is said of a plan. Raises as `notes` does."""
+        async with self._turn:
+            await self._catch_up()
+        told, cut_now = (self._notes.of(name, self._key.topic) for name in (PREPARED, CUT_NOW))
+        return signs_of(plan, told, cut_now, is_closing=plan in self._closed)
 
     async def has_new_plan(self) -> bool:
         """Whether a plan was written since `routing` was asked for last. Raises as `notes` does."""
@@ -167,14 +166,7 @@ class RoutingTopic:
             raise RetriableError(f"topic {self._key.topic} does not exist")  # and has no id to bind a note to
         place = (await self.seal()).places(NOTES_PARTITION)[0]
         record = record_of(place, self._key.mac_key, now_ms=time.time_ns() // 1_000_000)
-        batch = encode_batch([record], NO_PRODUCER, NO_SEQUENCE, bytes_max=BATCH_BYTES_MAX)
-        limit_s = self._config.request_timeout_s
-        patience = Patience(limit_s, limit_s)
-        try:
-            connection = await patience.connect(self._connections, await self._cluster.leader_of(self._tp))
-            produced = await produce(connection, self._tp, batch, patience, timeout_s=limit_s)
-        except (KafkaError, OSError) as err:
-            raise RetriableError(f"no answer about a note: {self._config.explain(err)}") from err
+        produced = await self._producer.produce([record])
         if produced.code == TOPIC_AUTHORIZATION_FAILED:
             raise self._without_right("Write")
         if produced.code:
@@ -190,9 +182,9 @@ class RoutingTopic:
             raise RetriableError(f"cannot describe topic {self.name}: {error_name(code)}")
         return bool(code == 0)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close all connections."""
-        self._connections.close()
+        await self._producer.close()
 
     async def _catch_up(self) -> None:
         """Read what was written since the last time."""

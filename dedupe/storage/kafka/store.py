@@ -2,12 +2,14 @@
 
 from aiokafka import TopicPartition
 
+from dedupe.cluster.membership import MemberPlace
 from dedupe.model.clock import Clock
 from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.storage.kafka.cluster import KafkaCluster, group_of
 from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.group import KafkaMembership
 from dedupe.storage.kafka.log import KafkaLog
+from dedupe.storage.kafka.plain_producer import PlainProducer
 from dedupe.storage.kafka.routing_topic import RoutingKey, RoutingTopic
 from dedupe.storage.kafka.self_test import check_fencing
 from dedupe.storage.log import Crashpoint, no_crashpoint
@@ -69,6 +71,9 @@ class KafkaStore:
         beside = TopicPartition(routing_topic_of(topic), partition + 1)
         return KafkaLog(self, topic, partition, beside)
 
+    def appender(self, topic: str) -> PlainProducer:
+        return PlainProducer(self.config, self.cluster, TopicPartition(topic, 0))
+
     async def check_fencing(self, topic: str, *, now_ms: int) -> None:
         """Test on a quarantine topic whether the brokers fence; arguments and errors as of check_fencing."""
         await check_fencing(self.config, self.cluster, topic, now_ms=now_ms)
@@ -87,7 +92,7 @@ class KafkaStore:
         return self._routing
 
     def membership(
-        self, topic: str, *, lanes: int, standbys: bool, clock: Clock, plan: int = 0
+        self, topic: str, *, lanes: int, standbys: bool, clock: Clock, place: MemberPlace | None = None
     ) -> KafkaMembership:
         """
         Return a worker's membership in the group of the workers of a topic; not joined yet.
@@ -97,13 +102,19 @@ class KafkaStore:
             lanes: the number of the group's lanes, those of quarantine included.
             standbys: whether lanes have followers.
             clock: for the order of starts, and for silence.
-            plan: by which the topic was divided last; workers of before number their lanes in another way, so
-                they are another group.
+            place: that this process has in the group; None: none yet.
         """
-        group = group_of(f"workers-{plan}" if plan else "workers", topic)
-        return KafkaMembership(self.config, self.cluster, group, lanes, standbys=standbys, clock=clock)
+        return KafkaMembership(
+            self.config,
+            self.cluster,
+            group_of("workers", topic),
+            lanes,
+            standbys=standbys,
+            clock=clock,
+            place=place,
+        )
 
     async def close(self) -> None:
         if self._routing is not None:
-            self._routing.close()
+            await self._routing.close()
         self.cluster.close()

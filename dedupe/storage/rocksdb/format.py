@@ -85,7 +85,7 @@ def decode_state(stored: bytes | None) -> IndexState:
 
 def encode_identity(identity: IndexIdentity) -> bytes:
     """Encode the log and the rules that an index is built from."""
-    return orjson.dumps(identity._asdict() | {"key_check": identity.key_check.hex()})
+    return orjson.dumps(identity.fields)
 
 
 def check_identity(stored: bytes | None, identity: IndexIdentity) -> None:
@@ -95,5 +95,5 @@ def check_identity(stored: bytes | None, identity: IndexIdentity) -> None:
     expected = encode_identity(identity)
     if stored != expected:
         before, now = orjson.loads(stored), orjson.loads(expected)
-        fields = ", ".join(name for name in now if before.get(name) != now[name])
+        fields = ", ".join(name for name in {**before, **now} if before.get(name) != now.get(name))
         raise IndexCorruptError(f"it was built from another log or for other settings: {fields}")

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ CLOSERS = 4
 
 
 class RocksStore:
-    """The indexes of one process, in root/<topic>/<partition>."""
+    """The indexes of one process, in root/<topic>/<name of the index>."""
 
     def __init__(
         self, root: Path, *, lanes: int, memory_bytes: int, keys_max: int, native: AddKeys | None = None
@@ -105,9 +106,17 @@ class RocksStore:
         structlog.get_logger(__name__).warning("index is deleted", path=str(path))
         self._closing[path] = self._closers.submit(_destroy_after, self._closing.get(path), path)
 
+    def keep_only(self, topic: str, names: Collection[str]) -> None:
+        """Delete, in threads, the indexes of a topic that have none of some names; none of them is open."""
+        folder = self._root / topic
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path.name not in names:
+                structlog.get_logger(__name__).info("index of an earlier plan is deleted", path=str(path))
+                self._closing[path] = self._closers.submit(_destroy_after, self._closing.get(path), path)
+
     def path_of(self, identity: IndexIdentity) -> Path:
         """Return the folder of a lane's index."""
-        return self._root / identity.topic / str(identity.partition)
+        return self._root / identity.topic / identity.name
 
     async def install(self, identity: IndexIdentity, folder: Path) -> None:
         """

@@ -80,7 +80,7 @@ def key_of(secret: bytes) -> bytes:
 
 def folder_of(identity: IndexIdentity) -> str:
     """Return the folder of a partition's snapshots in the bucket."""
-    return f"{quote(identity.log_id, safe='')}/{quote(identity.topic, safe='')}/{identity.partition}"
+    return f"{quote(identity.log_id, safe='')}/{quote(identity.topic, safe='')}/{identity.name}"
 
 
 def made_ms_of(name: str) -> int | None:
@@ -93,7 +93,7 @@ def encode(manifest: Manifest, key: bytes) -> bytes:
     """Return the content of a manifest's object."""
     fields = manifest._asdict() | {
         "v": VERSION,
-        "identity": manifest.identity._asdict() | {"key_check": manifest.identity.key_check.hex()},
+        "identity": manifest.identity.fields,
         "state": manifest.state._asdict() | {"last_key": manifest.state.last_key.hex()},
         "files": manifest.files,
     }
@@ -117,9 +117,9 @@ def decode(raw: bytes, key: bytes, identity: IndexIdentity) -> Manifest:
     fields: dict[str, Any] = orjson.loads(line)
     if fields.pop("v") != VERSION:
         raise SnapshotError("version", "a later version of the gateway has made it")
-    named = fields["identity"] | {"key_check": bytes.fromhex(fields["identity"]["key_check"])}
-    if named != identity._asdict():
-        differing = ", ".join(name for name, value in identity._asdict().items() if named.get(name) != value)
+    named, expected = fields["identity"], identity.fields
+    if named != expected:
+        differing = ", ".join(name for name in {**named, **expected} if named.get(name) != expected.get(name))
         raise SnapshotError("foreign", f"it is of another log or of other settings: {differing}")
     state = fields["state"] | {"last_key": bytes.fromhex(fields["state"]["last_key"])}
     files = tuple(SnapshotFile(*file) for file in fields["files"])

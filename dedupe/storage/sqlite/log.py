@@ -25,6 +25,7 @@ from dedupe.model.record import (
     HEADER_SOURCE,
 )
 from dedupe.model.types import Headers, LogRecord, NewRecord, Offset
+from dedupe.storage.fencing_appender import FencingAppender
 from dedupe.storage.log import NOTE_BYTES_MAX, Crashpoint, DecidingLog, no_crashpoint
 from dedupe.storage.sqlite.operations import Append, CreateTopic, Fence, KeepNote, Trim
 from dedupe.storage.sqlite.reading import (
@@ -127,6 +128,9 @@ class SqliteStore:
     def deciding_log(self, topic: str, partition: int) -> DecidingLog:
         """See LogStore; partitions of the embedded log stay as many as they are."""
         raise ConfigurationError("the embedded log has one process, and its partitions do not change")
+
+    def appender(self, topic: str) -> FencingAppender:
+        return FencingAppender(self.partition_log(topic, 0))
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
         start = _note_key(name, topic)

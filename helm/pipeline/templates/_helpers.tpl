@@ -69,6 +69,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and .Values.serviceAccount.annotations (not .Values.serviceAccount.create) }}
 {{- fail "serviceAccount.annotations are those of an account that serviceAccount.create makes" }}
 {{- end }}
+{{- with .Values.erasures }}
+{{- if ne (empty .path) (empty .existingSecret) }}
+{{- fail "erasures.path and erasures.existingSecret need each other: the list, and the key of its hashes" }}
+{{- end }}
+{{- if ne (empty .existingClaim) (not (hasPrefix "/erasures" .path)) }}
+{{- fail "erasures.existingClaim and an erasures.path below /erasures need each other" }}
+{{- end }}
+{{- if and $.Values.archive.operator (hasPrefix "/" .path) }}
+{{- fail "archive.operator runs other pods than scheduled jobs, and they cannot share a volume: set erasures.path to a lake, e.g. s3a://lake/erasures" }}
+{{- end }}
+{{- end }}
 {{- if not (or .Values.archive.enabled .Values.audit.enabled) }}
 {{- fail "archive.enabled and audit.enabled are both false: there is nothing to install" }}
 {{- end }}
@@ -81,6 +92,16 @@ GATEWAY_KAFKA_SASL_MECHANISM: {{ .mechanism }}
 {{- if $value }}
 GATEWAY_KAFKA_{{ $name }}: {{ $value | quote }}
 {{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Where the list of erased persons and its key are, as variables; nothing without a list. */ -}}
+{{- define "pipeline.erasures" -}}
+{{- with .Values.erasures }}
+{{- if .path }}
+PIPELINE_ERASURES: {{ .path }}
+PIPELINE_ERASURE_KEY_FILE: /etc/gateway/erasures/{{ .secretKey }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -113,6 +134,10 @@ GATEWAY_KAFKA_{{ $name }}: {{ $value | quote }}
 {{- toYaml . }}
 {{ end }}
 {{- include "pipeline.kafkaEnv" . }}
+{{- range $name, $value := include "pipeline.erasures" . | fromYaml }}
+- name: {{ $name }}
+  value: {{ $value | quote }}
+{{- end }}
 {{- end }}
 
 {{- /* `extraEnv` as Spark's own settings, for an operator that has no field of it. */ -}}
@@ -236,6 +261,16 @@ spec:
                   mountPath: /etc/gateway/kafka-ca
                   readOnly: true
                 {{- end }}
+                {{- if .root.Values.erasures.path }}
+                - name: erasures-key
+                  mountPath: /etc/gateway/erasures
+                  readOnly: true
+                {{- end }}
+                {{- if .root.Values.erasures.existingClaim }}
+                - name: erasures
+                  mountPath: /erasures
+                  readOnly: true
+                {{- end }}
           volumes:
             - name: data
               persistentVolumeClaim:
@@ -250,6 +285,22 @@ spec:
                 items:
                   - key: {{ .caKey }}
                     path: ca.crt
+            {{- end }}
+            {{- end }}
+            {{- with .root.Values.erasures }}
+            {{- if .path }}
+            - name: erasures-key
+              secret:
+                secretName: {{ .existingSecret }}
+                items:
+                  - key: {{ .secretKey }}
+                    path: {{ .secretKey }}
+            {{- end }}
+            {{- if .existingClaim }}
+            - name: erasures
+              persistentVolumeClaim:
+                claimName: {{ .existingClaim }}
+                readOnly: true
             {{- end }}
             {{- end }}
           {{- with .root.Values.nodeSelector }}

@@ -9,6 +9,7 @@ import pytest
 import typer.main
 
 from pipeline.cli import app
+from pipeline.runtime.erasures import KEY_VARIABLE, LIST_VARIABLE
 from tests.deploy.chart.helm import PIPELINE, HelmError, helm, only, render_pipeline, values
 from tests.deploy.chart.schemas import validate
 
@@ -42,6 +43,10 @@ TOKENS = {
     "kafka__sasl__oauth__tokenUrl": "https://login.example.com/token",
     "kafka__sasl__oauth__scope": "kafka",
 }
+KEY = {"erasures__existingSecret": "erasures", "erasures__secretKey": "hmac"}
+ERASURES = KEY | {"erasures__path": "s3a://lake/erasures"}
+CLAIM = KEY | {"erasures__path": "/erasures/list", "erasures__existingClaim": "erased"}
+KEY_FILE = "/etc/gateway/erasures/hmac"
 MATRIX: dict[str, dict[str, Any]] = {
     "plain": SOURCE,
     "login": LOGIN | AUTHORITY,
@@ -54,6 +59,10 @@ MATRIX: dict[str, dict[str, Any]] = {
     "store": LOGIN | TOKENS | STORE | SECRETS,
     "store, apache": LOGIN | STORE | {"archive__operator": "apache"},
     "store, kubeflow": LOGIN | STORE | SECRETS | {"archive__operator": "kubeflow"},
+    "erasures in a volume": SOURCE | CLAIM,
+    "erasures": SOURCE | STORE | ERASURES,
+    "erasures, apache": SOURCE | STORE | ERASURES | {"archive__operator": "apache"},
+    "erasures, kubeflow": SOURCE | STORE | ERASURES | {"archive__operator": "kubeflow"},
     "placed": SOURCE | {"nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}]},
 }
 
@@ -142,6 +151,12 @@ def test_audit_knows_the_gateways_secrets() -> None:
             "extraEnv: A: with archive.operator: apache",
         ),
         (SOURCE | {"serviceAccount__annotations": {"a": "b"}}, "that serviceAccount.create makes"),
+        (SOURCE | KEY, "erasures.path and erasures.existingSecret need each other"),
+        (SOURCE | {"erasures__path": "/data/list"}, "erasures.path and erasures.existingSecret need each"),
+        (SOURCE | KEY | {"erasures__path": "/erasures"}, "existingClaim and an erasures.path below"),
+        (SOURCE | ERASURES | {"erasures__existingClaim": "a"}, "existingClaim and an erasures.path below"),
+        (SOURCE | KEY | {"erasures__path": "/tmp/list"}, "at '/erasures/path'"),
+        (SOURCE | LAKE | CLAIM | {"archive__operator": "apache"}, "cannot share a volume: set erasures.path"),
         (SOURCE | {"archive__format": "csv"}, "at '/archive/format'"),
         (SOURCE | {"achive": {}}, "additional properties 'achive' not allowed"),
     ],
@@ -196,6 +211,48 @@ def test_an_operators_pods_reach_the_store_too() -> None:
         "spark",
         "events-pipeline",
     )
+
+
+@pytest.mark.parametrize("name", ["erasures", "erasures in a volume"])
+def test_each_scheduled_job_has_the_list_of_erasures_and_its_key(name: str) -> None:
+    settings = MATRIX[name]
+    for job in ("archive", "audit"):
+        cron = only(render_pipeline(**settings), "CronJob", f"events-pipeline-{job}")
+        pod = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        env = {item["name"]: item.get("value") for item in container["env"]}
+        assert (env[LIST_VARIABLE], env[KEY_VARIABLE]) == (settings["erasures__path"], KEY_FILE)
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+        assert volumes["erasures-key"]["secret"] == {
+            "secretName": "erasures",
+            "items": [{"key": "hmac", "path": "hmac"}],
+        }
+        assert mounts["erasures-key"]["mountPath"] == "/etc/gateway/erasures"
+        claim = volumes.get("erasures", {}).get("persistentVolumeClaim")
+        if name == "erasures in a volume":
+            assert (claim, mounts["erasures"]["mountPath"]) == (
+                {"claimName": "erased", "readOnly": True},
+                "/erasures",
+            )
+        else:
+            assert claim is None
+
+
+def test_an_operators_driver_has_the_list_of_erasures_and_its_key() -> None:
+    wanted = {LIST_VARIABLE: "s3a://lake/erasures", KEY_VARIABLE: KEY_FILE}
+    apache = only(render_pipeline(**MATRIX["erasures, apache"]), "SparkApplication")["spec"]["sparkConf"]
+    assert apache["spark.kubernetes.driver.secrets.erasures"] == "/etc/gateway/erasures"
+    assert {name: apache[f"spark.kubernetes.driverEnv.{name}"] for name in wanted} == wanted
+    kubeflow = only(render_pipeline(**MATRIX["erasures, kubeflow"]), "SparkApplication")["spec"]["driver"]
+    assert kubeflow["secrets"] == [
+        {"name": "erasures", "path": "/etc/gateway/erasures", "secretType": "Generic"}
+    ]
+    assert wanted.items() <= {item["name"]: item.get("value") for item in kubeflow["env"]}.items()
+
+
+def test_without_a_list_nothing_names_one() -> None:
+    assert "ERASURE" not in str(render_pipeline(**SOURCE)).upper()
 
 
 def test_lint_finds_nothing() -> None:

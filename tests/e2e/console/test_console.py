@@ -275,10 +275,14 @@ def test_a_topic_that_is_being_divided_and_what_partitions_inherit_are_shown(
     gateway: Gateway, open_page: Open
 ) -> None:
     stats = gateway.stats()
-    line = [{"partition": 0, "end_offset": 1234}]
+    line = [
+        {"partition": 0, "start_offset": 0, "end_offset": 1234},
+        {"partition": 2, "start_offset": 5, "end_offset": 99},
+    ]
     heir = {"slots": 256, "inherits": line, "inherited_lag": 750}
     stats["reshard"] |= {"plan": 1}
-    reading = states.changed(stats, {4: states.restoring(1000, 750) | heir})
+    resting = {"slots": 0, "inherits": [], "inherited_lag": None}
+    reading = states.changed(stats, {4: states.restoring(1000, 750) | heir, 5: resting})
 
     def before(page: Page) -> None:
         states.answer(page, "admin/v1/stats", reading)
@@ -288,8 +292,10 @@ def test_a_topic_that_is_being_divided_and_what_partitions_inherit_are_shown(
     page.get_by_role("button", name="Partition 4, 25 %").click()
     facts = page.locator("#partition")
     expect(facts).to_contain_text("256 of 4,096")
-    expect(facts).to_contain_text("partition 0 below 1,234")
+    expect(facts).to_contain_text("partition 0 below 1,234, partition 2 from 5 below 99")
     expect(facts).to_contain_text("750 records")
+    page.get_by_role("button", name="Partition 5").click()
+    expect(facts).to_contain_text("none: it rests")
     waiting = stats["reshard"] | {"waiting_seconds": 3.2}
     states.answer(page, "admin/v1/stats", stats | {"reshard": waiting})
     expect(state_of(page)).to_have_text("The topic is being divided: requests have waited for 3 s.")

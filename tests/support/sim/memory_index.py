@@ -35,7 +35,7 @@ UNSYNCED_MAX = 64
 ENTRY_BYTES = 32
 """Key, offset and fingerprint: what an entry would take on a real disk, without any overhead."""
 
-Place: TypeAlias = tuple[str, int]  # topic, partition
+Place: TypeAlias = tuple[str, int, int]  # topic, partition, plan; see IndexIdentity
 Value = TypeVar("Value")
 
 
@@ -216,7 +216,7 @@ class MemoryStore:
         """Whether a fault happens now."""
         strikes = self._rng.says(getattr(self._rng.faults, fault))
         if strikes:
-            self.on_fault(fault, *place)
+            self.on_fault(fault, *place[:2])
         return strikes
 
     def release(self, index: "MemoryIndex") -> None:
@@ -340,7 +340,7 @@ class MemoryIndex:
 
 
 def _place_of(identity: IndexIdentity) -> Place:
-    return identity.topic, identity.partition
+    return identity.topic, identity.partition, identity.plan
 
 
 def _is_listed(state: SessionState, listing: Listing) -> bool:

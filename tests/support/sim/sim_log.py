@@ -26,6 +26,7 @@ from dedupe.model.errors import (
     RetriableError,
 )
 from dedupe.model.types import LogRecord, NewRecord, Offset
+from dedupe.storage.fencing_appender import FencingAppender
 from dedupe.storage.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
 from dedupe.storage.notes import BEGUN_EMPTY, SESSIONS
 from tests.support.sim.faults import NO_FAULTS, OnFault, SimDice, SimFaults, ignore_fault
@@ -266,6 +267,9 @@ class SimStore:
 
     def deciding_log(self, topic: str, partition: int) -> "SimDecidingLog":
         return SimDecidingLog(self, topic, partition)
+
+    def appender(self, topic: str) -> FencingAppender:
+        return FencingAppender(self.partition_log(topic, 0))
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
         await self._reach()

@@ -81,7 +81,9 @@ def test_what_is_no_list_of_inputs_is_refused(tmp_path: Path, text: str) -> None
         read_inputs_file(tmp_path / "none", OWN, has_kafka=True)
 
 
-@pytest.mark.parametrize("topic", ["events", "events.quarantine", "events.routing", "events.observed"])
+@pytest.mark.parametrize(
+    "topic", ["events", "events.quarantine", "events.routing", "events.observed", "events.duplicates"]
+)
 def test_no_topic_of_the_gateway_is_an_input(tmp_path: Path, topic: str) -> None:
     path = tmp_path / "inputs.yaml"
     path.write_text(json.dumps({"inputs": [GOOD | {"topic": topic}]}))

@@ -12,12 +12,19 @@ const WORDS = {
   "Index": "Size of the index on disk",
   "Applied offset": "Up to this offset of the topic the index knows everything",
   "Slots": "How many parts of all message ids the partition has",
-  "Inherits": "Partitions from which it was divided off: it knows their ids below these offsets",
-  "To inherit": "Offsets of these partitions that it has to read before it serves",
+  "Inherits": "Parts of other logs that had its ids: it reads them before its own",
+  "To inherit": "Offsets of these parts that it has to read before it serves",
   "To restore": "Records that the index has to read before the partition serves",
   "Waiting": "Events that wait for the next commit",
   "Mean commit": "Time from sending a batch to Kafka's acknowledgement",
 };
+
+/** Return a partition's share of all slots in words. */
+const slotsOf = (own, all) => (own ? `${exact(own)} of ${exact(all)}` : "none: it rests");
+
+/** Return a part of another partition's log in words. */
+const inherited = ({ partition, start_offset: start, end_offset: end }) =>
+  `partition ${partition} ${start ? `from ${exact(start)} ` : ""}below ${exact(end)}`;
 
 const RESTORING = new Set(["fencing", "restoring"]);
 
@@ -141,8 +148,8 @@ export class Partitions {
       ["Ids", of.keys === null ? null : exact(of.keys)],
       ["Index", of.bytes === null || of.bytes === undefined ? null : bytes(of.bytes)],
       ["Applied offset", of.applied_offset === null ? null : exact(of.applied_offset)],
-      ["Slots", of.slots && reshard?.plan ? `${exact(of.slots)} of ${exact(reshard.slots)}` : null],
-      ["Inherits", (of.inherits ?? []).map((one) => `partition ${one.partition} below ${exact(one.end_offset)}`).join(", ")],
+      ["Slots", reshard?.plan && typeof of.slots === "number" ? slotsOf(of.slots, reshard.slots) : null],
+      ["Inherits", (of.inherits ?? []).map(inherited).join(", ")],
       ["To inherit", of.inherited_lag ? `${count(of.inherited_lag)} records` : null],
       ["To restore", of.restore_lag ? `${count(of.restore_lag)} records` : null],
       ["Waiting", exact(of.queue_events ?? 0)],

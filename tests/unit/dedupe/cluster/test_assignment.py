@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedupe.cluster.assignment import NOBODY, Assignment, Member, assign
+from dedupe.cluster.assignment import NOBODY, Assignment, Member, assign, carried_over
 
 LANES = 9
 
@@ -228,3 +228,25 @@ def test_who_gets_no_lanes_costs_nobody_whom_it_does_not_reach_his_own() -> None
     slow = member("a", serving=(0, 1, 2), given_up=(0, 1, 2), unreached=("b",))
     others = [member("b", serving=(3, 4), followed=(0, 1)), member("c", serving=(5, 6), followed=(2,))]
     assert assign([slow, *others], 7).owners == ("b", "b", "c", "b", "b", "c", "c")
+
+
+def test_lanes_of_a_plan_are_assigned_to_who_had_those_of_before() -> None:
+    before = Assignment(("a", "b", "c"), ("b", "c", "a"), {}, next_owners=("", "", "b"), generation=7)
+
+    after = carried_over(before, [0, 1, 0, 1, None, 2])
+
+    assert after.owners == ("a", "b", "a", "b", NOBODY, "c")
+    assert after.followers == ("b", "c", "b", "c", NOBODY, "a")
+    assert after.next_owners == ("", "", "", "", NOBODY, "b")
+    assert after.generation == 7
+
+
+def test_no_lane_moves_while_those_of_a_plan_have_just_been_carried_over() -> None:
+    rest = tuple(range(7))
+    uneven = [member("a", serving=rest, has_carried_over=True), member("b", serving=(7, 8), followed=rest)]
+
+    at_rest = assign(uneven, LANES)
+    later = assign([each._replace(has_carried_over=False) for each in uneven], LANES)
+
+    assert at_rest.owners == ("a",) * 7 + ("b",) * 2
+    assert sorted(Counter(later.owners).values()) == [4, 5]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedupe.decide.resharding import Decision, Move, Plan, Routing, Stay, moves_to, split_of, why_invalid
+from dedupe.decide.resharding import Decision, Move, Plan, Routing, moves_to, split_of, why_invalid
 from dedupe.model.routing import partition_of
 from dedupe.model.slots import slot_of, slots_of
 
@@ -79,7 +79,7 @@ def test_golden_slots() -> None:
     assert [slots_of(n) for n in (1, 3, 8, 1000, 1024)] == [4096, 4095, 4096, 4000, 4096]
     assert [slot_of(key, 8) for key in keys] == [0, 3584, 1, 4095, 0, 4095]
     assert moves_to(Routing.begun_with(2).homes, 3) == (Move(1366, 2047, 0, 2), Move(3413, 4095, 1, 2))
-    assert split_of(Routing.begun_with(8).homes, 3, 8) == (Move(1792, 2047, 3, 8),)
+    assert split_of(Routing.begun_with(8), 3) == (Move(1792, 2047, 3, 11),)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_plan_that_cannot_be_is_none(moves: tuple[Move, ...], why: str) -> None:
     assert routing.with_plan(plan) is routing
 
 
-def test_only_a_parents_first_decision_of_the_open_plan_counts() -> None:
+def test_only_a_partitions_first_decision_of_the_open_plan_counts() -> None:
     routing = Routing.begun_with(2).with_plan(planned(Routing.begun_with(2), 4))
     cut = Decision(1, 0, 10, 5)
 
@@ -124,7 +124,32 @@ def test_partition_that_keeps_its_slots_ends_the_plan_without_a_move() -> None:
     assert not kept.undecided
 
 
-def test_next_plan_waits_for_all_parents_unless_it_says_what_they_decided() -> None:
+def test_nothing_moves_before_all_have_decided() -> None:
+    begun = Routing.begun_with(2)
+    routing = begun.with_plan(planned(begun, 4)).with_decision(Decision(1, 0, 10))
+
+    assert (routing.homes, routing.pieces, routing.decided_plan) == (begun.homes, {}, 0)
+
+
+@pytest.mark.parametrize("kept", range(4))
+def test_slots_move_between_partitions_that_were_both_cut(kept: int) -> None:
+    begun = Routing.begun_with(2)
+    four = all_cut(begun.with_plan(planned(begun, 4)))
+    back = four.with_plan(planned(four, 2, 2))  # 2 gives its slots to 0, and 3 to 1
+    assert back.undecided == {0, 1, 2, 3}
+
+    for partition in range(4):
+        back = back.with_decision(Decision(2, partition, None if partition == kept else 200))
+
+    pairs = {(0, 2), (1, 3)}
+    (stays,) = [pair for pair in pairs if kept in pair]
+    (merged,) = pairs - {stays}
+    assert set(back.homes) == {*stays, merged[0]}
+    assert all(len(back.pieces.get(each, ())) == (each < 2) for each in stays)
+    assert all(len(back.pieces[each]) == 1 + (each < 2) for each in merged)
+
+
+def test_next_plan_waits_for_all_partitions_unless_it_says_what_they_decided() -> None:
     begun = Routing.begun_with(2)
     routing = begun.with_plan(planned(begun, 4))
     done = all_cut(routing)
@@ -174,17 +199,14 @@ def test_record_is_at_home_where_its_slot_was_when_it_was_written() -> None:
     back = all_cut(away.with_plan(planned(away, 2, 2)), 200)
     (child,) = {move.target for move in moves_to(begun.homes, 4) if move.source == 0}
 
-    assert away.earlier[slot_of(key, 2)] == (Stay(0, 1, 100, 100),)
+    assert [(piece.plan, piece.start, piece.end) for piece in away.pieces[0]] == [(1, 0, 100)]
     assert [away.is_home(key, 0, offset, 50) for offset in (99, 100)] == [True, False]
     assert away.is_home(key, child, 0, 100)
     assert not away.is_home(key, child, 0, 99)  # earlier than the cut
     assert not away.is_home(key, 1, 0, 100)
     assert [back.is_home(key, child, offset, 150) for offset in (199, 200)] == [True, False]
-    assert [back.is_home(key, 0, offset, time) for offset, time in ((99, 1), (150, 150), (150, 200))] == [
-        True,
-        False,
-        True,
-    ]
+    places = ((99, 1), (150, 200), (199, 200), (200, 199), (200, 200))
+    assert [back.is_home(key, 0, *place) for place in places] == [True, False, False, False, True]
 
 
 @given(st.randoms(use_true_random=False))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import orjson
 import pytest
 
 from dedupe.decide.resharding import Decision, Move, Plan
@@ -130,7 +131,17 @@ def test_record_of_a_later_version_asks_for_the_newer_gateway() -> None:
     record = at(3, note_record(NOTE, HERE, KEY, now_ms=1))
 
     with pytest.raises(IdentityMismatchError, match="run that one"):
-        read_record(record._replace(headers=[(HEADER_MAC, b"\2" + bytes(16))]), [HERE], KEY)
+        read_record(record._replace(headers=[(HEADER_MAC, b"\3" + bytes(16))]), [HERE], KEY)
+
+
+def test_plans_that_older_gateways_cannot_follow_are_of_a_later_version() -> None:
+    growth = Plan(1, 4, (Move(0, 3, 0, 2),))
+    merge = growth._replace(read_from_ms=1_700_000_000_000)
+
+    for plan, version in ((growth, 1), (merge, 2)):
+        record = at(3, plan_record(plan, HERE, KEY, now_ms=1))
+        assert (record.headers[0][1] or b"")[0] == orjson.loads(record.value)["v"] == version
+        assert read_record(record, [HERE], KEY) == plan
 
 
 def test_later_note_takes_the_place_of_an_earlier_one() -> None:

@@ -159,3 +159,14 @@ def test_what_is_told_is_short_and_read_in_bounds() -> None:
     assert unpacked(packed(told)) == told
     with pytest.raises(ValueError, match="too long"):
         unpacked(packed(bytes(TEXT_BYTES_MAX + 1)))
+
+
+def test_lanes_of_a_plan_are_shared_out_among_those_who_know_it() -> None:
+    late = told("a", serving=(0, 1, 2, 3), lanes=LANES)
+    decision = decided(late, *(told(name, plan=1, lanes=2 * LANES) for name in "bc"))
+
+    assignments = [read_share(share, 2 * LANES) for _, share in decision.shares]
+    assert {*assignments[1].owners} == {"b", "c"}
+    assert len({*map(repr, assignments)}) == 1
+    with pytest.raises(ValueError, match="not about 4 lanes"):
+        read_share(decision.shares[0][1], LANES)

@@ -1,0 +1,302 @@
+"""
+Claim: while a plan is open, gateways read what new partitions will inherit, and serve on; once it is carried
+out, these have little left to read. Whatever befalls a preparation costs time alone.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.cli import waiting
+from app.process.plan_progress import PlanProgress
+from app.process.plan_watch import LOOK_S, TELL_S, PlanWatch
+from dedupe.decide.resharding import Routing
+from dedupe.partition import preparation
+from dedupe.partition.preparation import WATCH_S, Preparation
+from dedupe.storage import signs
+from dedupe.storage.dividing import decide
+from dedupe.storage.routing_records import Note
+from dedupe.storage.settling import Settling
+from dedupe.storage.signs import CUT_NOW, PREPARED, Prepared
+from tests.sim.reshard_world import ReshardWorld, RoutingTopic, begun
+from tests.sim.test_reshard import judge
+from tests.sim.world import CLEAN
+from tests.support.waiting import PATIENCE_S
+
+EVENTS = 300
+NEAR = 10
+PLANNED = 2 * CLEAN.partitions
+
+
+@pytest.fixture(autouse=True)
+def _near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few records are many."""
+    monkeypatch.setattr(signs, "NEAR", NEAR)
+
+
+async def deliver(world: ReshardWorld, first: int, count: int = EVENTS) -> None:
+    """Send events in requests of ten."""
+    for number in range(first, first + count, 10):
+        world.clock.ms += 10
+        await world.deliver([world.event(str(each)) for each in range(number, number + 10)])
+
+
+class Round:
+    """What a round of the gateway runs beside its lanes."""
+
+    def __init__(self, world: ReshardWorld, topic: RoutingTopic) -> None:
+        self.world, self.topic = world, topic
+        self.progress = PlanProgress(world.clock)
+        self.is_due = asyncio.Event()
+        self.preparation: Preparation | None = None
+        begun = world.routing() if world.routing().undecided else None
+        watch = PlanWatch(topic, CLEAN, self.prepare, begun, self.progress, world.clock, self.is_due)
+        self.task = asyncio.ensure_future(watch.run())
+
+    @asynccontextmanager
+    async def prepare(self, routing: Routing) -> AsyncIterator[Preparation]:
+        world = self.world
+        assert world.router is not None
+        log_of = partial(world.connection.partition_log, CLEAN.name)
+        lanes = world.router.lanes
+        self.preparation = Preparation(routing, lanes, log_of, lanes[0].context, world.disk)
+        yield self.preparation
+
+    async def end(self) -> None:
+        """End it with its process, which may be killed."""
+        self.task.cancel()
+        await asyncio.wait({self.task})
+
+    async def due(self) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            await self.is_due.wait()
+            await self.task
+
+
+async def go_on(world: ReshardWorld, number: int) -> dict[int, int]:
+    """Carry the plan out, serve by it, and return how many records each new partition had left to read."""
+    await world.divide(PLANNED)
+    await world.restart()
+    assert world.router is not None
+    left = {lane.partition: lane.metrics.restored_records for lane in world.router.lanes if lane.lineage}
+    await deliver(world, 0, number)
+    judge(world)
+    return left
+
+
+async def opened() -> tuple[ReshardWorld, RoutingTopic]:
+    world = await begun()
+    await deliver(world, 0)
+    topic = RoutingTopic(world)
+    await topic.routing(CLEAN.partitions)
+    return world, topic
+
+
+async def test_new_partitions_have_little_left_to_read() -> None:
+    world, topic = await opened()
+    this = Round(world, topic)
+    world.plan(PLANNED)
+
+    await deliver(world, EVENTS)  # while they are prepared
+    await this.due()
+
+    assert this.progress.preparing == {}
+    left = await go_on(world, 3 * EVENTS)
+    assert set(left) == set(range(CLEAN.partitions, PLANNED))
+    assert max(left.values()) <= NEAR
+
+
+async def test_without_preparation_they_read_everything() -> None:
+    world, _ = await opened()
+    world.plan(PLANNED)
+
+    left = await go_on(world, 2 * EVENTS)
+
+    assert min(left.values()) > NEAR
+
+
+async def test_it_says_how_far_it_is_and_reads_no_faster_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "RECORDS_PER_S", EVENTS // 10)
+    world, topic = await opened()
+    world.plan(PLANNED)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    this = Round(world, topic)
+
+    await this.due()
+
+    assert 5.0 <= loop.time() - began <= 15.0
+    told = (await topic.signs(1)).told
+    assert set(told) == set(range(CLEAN.partitions))
+    assert all(said.is_near for said in told.values())
+    await this.end()
+    await world.crash()
+
+
+async def test_owner_that_takes_a_partition_over_goes_on_with_the_index_that_is_there() -> None:
+    world, topic = await opened()
+    world.plan(PLANNED)
+    this = Round(world, topic)
+    await this.due()
+    await this.end()
+    topic.notes = type(topic.notes)()  # as if nobody had heard of it
+    await deliver(world, EVENTS, 20)
+
+    await world.restart()  # its process dies, and comes again while the plan is open
+    again = Round(world, topic)
+    await again.due()
+    assert again.preparation is not None
+    read = [each._recovery._metrics.restored_records for each in again.preparation._heirs]
+
+    assert max(read) <= 20
+    assert max((await go_on(world, 2 * EVENTS)).values()) <= NEAR
+
+
+@pytest.mark.parametrize("lost_updates", [0, 3])
+async def test_prepared_index_that_is_lost_or_has_lost_its_tail_costs_time_alone(lost_updates: int) -> None:
+    world, topic = await opened()
+    world.plan(PLANNED)
+    this = Round(world, topic)
+    await this.due()
+    assert this.preparation is not None
+    identities = [each._recovery.identity for each in this.preparation._heirs]
+
+    await world.crash(lost_updates=lost_updates)
+    if not lost_updates:
+        for identity in identities:
+            world.disk.discard(identity)
+    await world.start()
+
+    left = await go_on(world, 2 * EVENTS)
+    assert lost_updates or min(left.values()) > NEAR
+
+
+async def test_plan_is_not_due_before_its_heirs_are_near() -> None:
+    world, topic = await opened()
+    settling = Settling(store_of(world, topic), CLEAN, world.identity, world.clock, topic.told.append)
+    assert not await settling.is_due()
+    plan = world.plan(PLANNED)
+    assert not await settling.is_due()
+
+    for partition in range(CLEAN.partitions):
+        await topic.note(prepared(partition, NEAR + 1))
+    assert not await settling.is_due()
+    for partition in range(CLEAN.partitions):
+        assert not await settling.is_due()
+        await topic.note(prepared(partition, NEAR))
+    assert await settling.is_due()
+
+    await topic.note(prepared(0, None))
+    assert not await settling.is_due()
+    await topic.note(Note(CUT_NOW, CLEAN.name, 0, str(plan.number)))
+    assert await settling.is_due()
+    await settling.settle(range(CLEAN.partitions))
+    assert not await settling.is_due()
+    await world.crash()
+
+
+async def test_plan_that_is_closed_meanwhile_ends_the_preparation() -> None:
+    world, topic = await opened()
+    plan = world.plan(PLANNED)
+    this = Round(world, topic)
+    await topic.close_plan(plan.number)
+
+    await this.due()
+
+    await world.divide(PLANNED, keeps=True)
+    await world.restart()
+    await deliver(world, 0, 2 * EVENTS)
+    left = await go_on(world, 2 * EVENTS)  # by another plan, which reads indexes of its own
+    assert min(left.values()) > NEAR
+
+
+async def test_partition_that_somebody_has_cut_ends_the_round() -> None:
+    world, topic = await opened()
+    plan = world.plan(PLANNED)
+    this = Round(world, topic)
+    assert world.router is not None
+    world.router.lanes[0].drain()  # of which nobody says anything
+    for partition in range(CLEAN.partitions):
+        log = world.log.another().deciding_log(CLEAN.name, partition)
+        await decide(log, world.seal, plan, partition, world.layout, world.identity, keeps=False, now_ms=1)
+
+    began = asyncio.get_running_loop().time()
+    await this.due()
+
+    assert asyncio.get_running_loop().time() - began <= 2 * LOOK_S
+    await go_on(world, 2 * EVENTS)
+
+
+async def test_index_is_closed_when_its_source_moves_away_and_opened_when_it_comes_back() -> None:
+    world, _ = await opened()
+    world.plan(PLANNED)
+    assert world.router is not None
+    lanes, log_of = world.router.lanes, partial(world.connection.partition_log, CLEAN.name)
+    prepared = Preparation(world.routing(), lanes, log_of, lanes[0].context, world.disk)
+    running = asyncio.ensure_future(prepared.run())
+    await asyncio.sleep(2 * WATCH_S)
+    assert all(each._recovery.opened for each in prepared._heirs)
+
+    for lane in world.router.lanes:
+        lane.drain()
+    await asyncio.sleep(4 * WATCH_S)
+    assert not any(each._recovery.opened for each in prepared._heirs)
+    assert prepared.lags == {}
+    running.cancel()
+    await asyncio.wait({running})
+    await world.crash()
+
+
+def store_of(world: ReshardWorld, topic: RoutingTopic) -> Any:
+    log = world.log.another()
+    return SimpleNamespace(
+        routing_topic=topic, deciding_log=log.deciding_log, partition_log=log.partition_log
+    )
+
+
+async def test_command_waits_for_gateways_and_says_what_they_say() -> None:
+    world, topic = await opened()
+    plan = world.plan(PLANNED)
+    settling = Settling(store_of(world, topic), CLEAN, world.identity, world.clock, topic.told.append)
+    wait = asyncio.ensure_future(waiting.Waiting(settling, plan.number).until_due())
+    for lag in (None, 70_000, 20):
+        for partition in range(CLEAN.partitions):
+            await topic.note(prepared(partition, lag))
+        await asyncio.sleep(TELL_S)
+    assert not wait.done()
+    await topic.note(prepared(0, NEAR))
+    await asyncio.sleep(TELL_S)
+    assert not wait.done()
+    await topic.note(prepared(1, 0))
+
+    assert await wait
+    assert "of 0 of 2 partitions the heirs are prepared" in topic.told[0]
+    assert "the last ones have 70,000 offsets to read" in topic.told[1]
+    await world.crash()
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+async def test_command_does_not_wait_for_gateways_that_do_not_run(was_there: bool) -> None:
+    world, topic = await opened()
+    plan = world.plan(PLANNED)
+    settling = Settling(store_of(world, topic), CLEAN, world.identity, world.clock, topic.told.append)
+    if was_there:
+        await topic.note(prepared(0, 5_000_000))
+    began = asyncio.get_running_loop().time()
+
+    assert not await waiting.Waiting(settling, plan.number).until_due()
+
+    took = asyncio.get_running_loop().time() - began
+    expected = waiting.SILENCE_S if was_there else waiting.SIGN_S
+    assert expected <= took <= expected + 1
+    assert "no gateway prepares" in topic.told[-1]
+    await world.crash()
+
+
+def prepared(partition: int, lag: int | None) -> Note:
+    return Note(PREPARED, CLEAN.name, partition, Prepared(1, lag).encoded())
