@@ -191,6 +191,11 @@ class TableStore:
             spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({ddl})")
 
 
+def table_is_merged(columns: Sequence[str]) -> bool:
+    """Whether a table of these columns is one of latest traits."""
+    return POSITIONS in columns
+
+
 def merge_statement(table: str, rows: str, traits: Sequence[str]) -> str:
     """Return the statement that merges rows of latest traits into a table: of each trait the newer one."""
 
