@@ -191,8 +191,8 @@ def build_plan_watch(
         finally:
             await asyncio.to_thread(store.close)
 
-    begun = opened.division.layout.open
-    return PlanWatch(opened.plans, topic, prepare, begun, house.plan_progress, house.clock, is_due)
+    plan, begun = opened.division.layout.plan, opened.division.layout.open
+    return PlanWatch(opened.plans, topic, prepare, plan, begun, house.plan_progress, house.clock, is_due)
 
 
 def index_names(router: Router, layout: Layout) -> set[str]:

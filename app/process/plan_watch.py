@@ -44,20 +44,26 @@ class PlanWatch:
     plans: Plans
     topic: Topic  # with the partitions that it began with
     prepare: Callable[[Routing], AbstractAsyncContextManager[Preparation]]
+    plan: int  # the last one that this round knows to be carried out
     begun: Routing | None  # with a plan that was open when this round began
     progress: PlanProgress
     clock: Clock
     is_due: asyncio.Event  # set once, when the round is to end
 
     async def run(self) -> None:
-        """Watch until the round is to end."""
+        """
+        Watch until the round is to end.
+
+        Others may have carried a plan out before this process has seen it, while it started or was frozen.
+        """
         routing = self.begun
-        while routing is None or not routing.undecided:
+        while routing is None or routing.version.plan <= self.plan:
             await asyncio.sleep(PLAN_POLL_S)
             with _read_again():
                 if await self.plans.has_new_plan():
                     routing, _ = await self.plans.routing(self.topic.partitions)
-        await self._await_due(routing)
+        if routing.undecided:
+            await self._await_due(routing)
         self.is_due.set()
 
     async def _await_due(self, routing: Routing) -> None:

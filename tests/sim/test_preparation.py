@@ -55,7 +55,9 @@ class Round:
         self.is_due = asyncio.Event()
         self.preparation: Preparation | None = None
         begun = world.routing() if world.routing().undecided else None
-        watch = PlanWatch(topic, CLEAN, self.prepare, begun, self.progress, world.clock, self.is_due)
+        assert world.router is not None
+        plan = world.router.layout.plan
+        watch = PlanWatch(topic, CLEAN, self.prepare, plan, begun, self.progress, world.clock, self.is_due)
         self.task = asyncio.ensure_future(watch.run())
 
     @asynccontextmanager
@@ -229,6 +231,24 @@ async def test_partition_that_somebody_has_cut_ends_the_round() -> None:
     await this.due()
 
     assert asyncio.get_running_loop().time() - began <= 2 * LOOK_S
+    await go_on(world, 2 * EVENTS)
+
+
+@pytest.mark.regression("A worker without partitions that missed a plan refused every request for ever.")
+async def test_plan_that_others_have_carried_out_unseen_ends_the_round() -> None:
+    world, topic = await opened()
+    await world.divide(PLANNED)
+    missed = Round(world, topic)
+
+    await missed.due()
+
+    await world.restart()
+    await topic.routing(CLEAN.partitions)
+    world.plans.append(world.plans[-1])  # its writer did not know whether it was written
+    this = Round(world, topic)
+    await asyncio.sleep(LOOK_S)
+    assert not this.is_due.is_set()
+    await this.end()
     await go_on(world, 2 * EVENTS)
 
 
