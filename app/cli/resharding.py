@@ -106,7 +106,7 @@ class Resharding:
         self.settling.tell(await self._cost_of(plan, routing))
         if is_dry:
             return
-        await self._make_room(plan, routing, notice_s)
+        plan = plan._replace(empty_until=await self._make_room(plan, routing, notice_s))
         await self._plans.write_plan(plan)
         await self._check_is_open(plan)
         await self._carry_out(plan, is_now=is_now)
@@ -205,30 +205,32 @@ class Resharding:
             f"{memory:.1f} GB of memory in each copy"
         )
 
-    async def _make_room(self, plan: Plan, routing: Routing, notice_s: float) -> None:
-        """Have both topics get their partitions; those without slots must have no other records."""
+    async def _make_room(
+        self, plan: Plan, routing: Routing, notice_s: float
+    ) -> tuple[tuple[int, Offset], ...]:
+        """Have topics get partitions; those without slots must have no other records. See Plan.empty_until."""
         await self.add_partitions(self.routing_topic, plan.partitions + 1)
         topic = self.settling.topic.name
         is_new = await self.add_partitions(topic, plan.partitions)
+        ends: list[tuple[int, Offset]] = []
         for partition in sorted({move.target for move in plan.moves} - set(routing.homes)):
-            log = self.settling.store.partition_log(topic, partition)
-            pieces = routing.pieces.get(partition)
+            log, is_used = self.settling.store.partition_log(topic, partition), False
+            own_from = routing.starts_of(partition)[-1].offset
             start, end = await log.bounds()
-            is_used = start > 0 and not pieces
-            first = max(start, pieces[-1].end) if pieces else start
-            async with aclosing(log.read(first, end, records_max=1)) as batches:
+            async with aclosing(log.read(max(start, own_from), end, records_max=1)) as batches:
                 async for _ in batches:
                     is_used = True
             await log.close()
             if is_used:
-                raise ConfigurationError(
-                    f"partition {partition} of {topic} has, or had, records of somebody else"
-                )
+                raise ConfigurationError(f"partition {partition} of {topic} has records of somebody else")
+            if end > own_from:
+                ends.append((partition, end))
         if is_new and notice_s:
             self.settling.tell(
                 f"consumers may take {notice_s:g} s to see the new partitions while they are empty"
             )
             await asyncio.sleep(notice_s)
+        return tuple(ends)
 
     @property
     def _plans(self) -> Plans:

@@ -63,6 +63,7 @@ class Lineage:
     lane_seq: int  # of the first record of its own there
     timestamp_ms: int  # no record of its own is older
     read_from_ms: int = 0  # records of levels that are older need not be read
+    empty_until: Offset = 0  # in its own log: from `own_from` to here no record of it can have been
 
     @property
     def own_base(self) -> Offset:

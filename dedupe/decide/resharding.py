@@ -53,6 +53,7 @@ class Plan(NamedTuple):
     moves: tuple[Move, ...]
     before: tuple[Decision, ...] = ()  # of the plan before it, by partition
     read_from_ms: int = 0  # what is older is forgotten: those that get slots need not read it
+    empty_until: tuple[tuple[int, Offset], ...] = ()  # of those that had none: their logs' ends
 
 
 class Version(NamedTuple):
@@ -189,9 +190,10 @@ class Routing:
         lineages = dict(self.lineages)
         for target in targets:
             slots = frozenset(slot for slot, home in enumerate(homes) if home == target)
-            lineages[target] = lineage_of(
+            lineage = lineage_of(
                 target, self.plan.number, slots, all_pieces, self.base, self.plan.read_from_ms
             )
+            lineages[target] = replace(lineage, empty_until=dict(self.plan.empty_until).get(target, 0))
         until_ms = max(decision.timestamp_ms for decision in self.decisions.values())
         return replace(
             self,

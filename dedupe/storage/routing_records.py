@@ -72,13 +72,16 @@ def note_record(note: Note, place: Place, key: bytes, *, now_ms: int) -> NewReco
 
 
 def plan_record(plan: Plan, place: Place, key: bytes, *, now_ms: int) -> NewRecord:
-    """Return the record of a plan, in partition 0; growth alone says no time."""
+    """Return the record of a plan, in partition 0; growth into logs without any offset says no time."""
     before = [_of_decision(decision) for decision in plan.before]
     moves = [list(move) for move in plan.moves]
     fields = {"before": before, "moves": moves, "number": plan.number, "partitions": plan.partitions}
-    if not plan.read_from_ms:
+    if not (plan.read_from_ms or plan.empty_until):
         return _record(PLAN, fields, place, key, now_ms)
-    return _record(PLAN, {**fields, "read_from_ms": plan.read_from_ms}, place, key, now_ms, version=VERSION)
+    fields["read_from_ms"] = plan.read_from_ms
+    if plan.empty_until:
+        fields["empty_until"] = list(map(list, plan.empty_until))
+    return _record(PLAN, fields, place, key, now_ms, version=VERSION)
 
 
 def decision_record(decision: Decision, place: Place, key: bytes, *, now_ms: int) -> NewRecord:
@@ -170,7 +173,10 @@ def _read_decision(fields: Mapping[str, Any]) -> Decision:
 def _read_plan(fields: Mapping[str, Any]) -> Plan:
     moves = tuple(Move(*each) for each in fields["moves"])
     before = tuple(_read_decision(each) for each in fields["before"])
-    return Plan(fields["number"], fields["partitions"], moves, before, fields.get("read_from_ms", 0))
+    empty_until = tuple((partition, end) for partition, end in fields.get("empty_until", ()))
+    return Plan(
+        fields["number"], fields["partitions"], moves, before, fields.get("read_from_ms", 0), empty_until
+    )
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Note | Plan | Decision | Close]] = {

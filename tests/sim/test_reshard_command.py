@@ -134,6 +134,23 @@ async def test_partition_below_others_that_somebody_wrote_to_gets_no_slots() -> 
         await command.plan(Wanted(4 * CLEAN.partitions), notice_s=0, is_dry=False)
 
 
+@pytest.mark.regression("A partition without slots of which retention had deleted markers never got any.")
+async def test_partition_below_others_of_which_markers_are_deleted_gets_slots() -> None:
+    world, _, command = await world_with_command()
+    world.plan(2 * CLEAN.partitions)
+    for partition in range(CLEAN.partitions):
+        await cut(world, partition, keeps=partition == 0)
+    await world.log.another().partition_log(CLEAN.name, CLEAN.partitions).fence()  # by its lane, which rests
+    resting = world.log.partition(CLEAN.name, CLEAN.partitions)
+    world.trim(CLEAN.partitions, resting.end)
+
+    await command.plan(Wanted(4 * CLEAN.partitions), notice_s=0, is_dry=False)
+
+    routing = world.routing()
+    assert {lineage.empty_until for lineage in routing.lineages.values()} == {0, resting.end}
+    assert routing.lineages[CLEAN.partitions].empty_until == resting.end
+
+
 async def test_dry_run_says_what_new_partitions_read_and_changes_nothing() -> None:
     world, topic, command = await world_with_command()
     for number in range(40):
