@@ -115,10 +115,8 @@ class Resharding:
         """Settle a plan once gateways have prepared it, or none of them does, or at once."""
         if is_now or not await Waiting(self.settling, plan.number).until_due():
             await self._plans.note(Note(CUT_NOW, self.settling.topic.name, 0, str(plan.number)))
-        if (routing := (await self._routing())[0]).undecided:
-            await self.settling.settle()
-        else:
-            self.settling.tell_decisions(routing)  # gateways have carried it out
+        if not await self.settling.settle():
+            self.settling.tell_decisions((await self._routing())[0])  # gateways have carried it out
 
     async def close(self) -> None:
         """Have partitions that are not divided yet keep all they have. Raises as `plan` does."""
