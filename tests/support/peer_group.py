@@ -1,9 +1,8 @@
 """Simulated workers that know each other, on one simulated network."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from itertools import zip_longest
 from random import Random
 from typing import Any
 
@@ -24,22 +23,21 @@ LIMITS = PeerLimits()
 class Group:
     """Simulated workers that know each other."""
 
-    def __init__(
-        self, *names: str, seed: int = 1, plans: Sequence[int] = (), **limits_of: PeerLimits
-    ) -> None:
+    def __init__(self, *names: str, seed: int = 1, late: str = "", **limits_of: PeerLimits) -> None:
+        """`late` does not know a plan that the others do."""
         self.net = SimNet(Random(seed))
         self.handlers = {name: RecordingHandler(f"status of {name}") for name in names}
         self.peers = {
             name: Peers(
                 name,
                 secret=SECRET,
-                plan=plan,
+                plan=int(bool(late) and name != late),
                 clock=LoopClock(),
                 limits=limits_of.get(name, LIMITS),
                 network=self.net.network(name),
                 rng=Random(f"{seed} {name}"),
             )
-            for name, plan in zip_longest(names, plans, fillvalue=0)
+            for name in names
         }
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
