@@ -86,9 +86,9 @@ class GroupLanes:
         self.peers = Peers(
             own.worker_id,
             secret=settings.gateway.identity_key,
-            plan=plan,
             clock=clock,
             network=network_of(settings),
+            plan=plan,
         )
         self.manager = LaneManager(
             member,

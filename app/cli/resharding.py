@@ -70,6 +70,8 @@ class Resharding:
     add_partitions: AddPartitions
     window_s: float  # for how long ids are remembered
     remembered_s: float  # for how long anything is
+    check_gateways: Callable[[], None]
+    """Raises ConfigurationError if those that run cannot follow a new plan now."""
 
     async def plan(self, wanted: Wanted, *, notice_s: float, is_dry: bool, is_now: bool = False) -> None:
         """
@@ -96,6 +98,8 @@ class Resharding:
             await self._carry_out(routing.plan, is_now=is_now)
             return
         plan = self._plan_of(routing, moves)
+        if not is_dry:
+            await asyncio.to_thread(self.check_gateways)
         for (source, target), slots in sorted(_shares(plan).items()):
             share = f"{slots} of {len(routing.homes)} slots"
             self.settling.tell(f"partition {target} gets {share} of partition {source}")

@@ -9,8 +9,7 @@ The handshake by which two workers prove that they know the identity secret. Pur
 
 Each MAC covers the role of its sender and both messages. Both nonces are new, so that nothing can be replayed
 or reflected. The dialler proves itself first, so that an unauthenticated caller obtains no MAC. The key is
-derived from the secret, and from the number of the plan by which a worker spreads events. Later frames are
-not authenticated: TLS protects connections that others could alter.
+derived from the secret. Later frames are not authenticated: TLS protects connections that others could alter.
 """
 
 import hashlib
@@ -27,13 +26,25 @@ NAME_CHARS_MAX = 255
 DIALS, ACCEPTS = b"dials", b"accepts"
 
 MAGIC = "gateway-peers"
+
+
+def magic_of(plan: int) -> str:
+    """
+    Return the first field of HELLO, which each proof covers.
+
+    Workers that follow different plans do not talk to each other: one would send events to lanes in which
+    they are not at home. Without a plan it is MAGIC.
+    """
+    return f"{MAGIC}/{plan}" if plan else MAGIC
+
+
 _PURPOSE = b"gateway-peers-1"  # at most 16 bytes
 
 
 class Hello(NamedTuple):
     """The dialler's first message."""
 
-    magic: str
+    magic: str  # see magic_of
     newest: int
     oldest: int
     worker: str
@@ -50,11 +61,13 @@ class Challenge(NamedTuple):
     nonce: bytes
 
 
-def hello_of(body: memoryview) -> Hello:
-    """Decode HELLO. Raises FrameRefusedError."""
+def hello_of(body: memoryview, plan: int = 0) -> Hello:
+    """Decode HELLO, for a worker that follows a plan. Raises FrameRefusedError."""
     hello = Hello._make(_fields(body, len(Hello._fields)))
-    if hello.magic != MAGIC:
+    if type(hello.magic) is not str or hello.magic.partition("/")[0] != MAGIC:
         refuse("malformed")
+    if hello.magic != magic_of(plan):
+        refuse("other_plan")
     _check(hello.newest, hello.oldest, hello.nonce, hello.worker, hello.to)
     return hello
 
@@ -66,15 +79,9 @@ def challenge_of(body: memoryview) -> Challenge:
     return challenge
 
 
-def key_of(secret: bytes, plan: int = 0) -> bytes:
-    """
-    Derive the key of all proofs from the secret, which it does not reveal.
-
-    Workers that spread events by different plans have different keys: what one sends for a partition may have
-    no place in it any more.
-    """
-    said = plan.to_bytes(8, "big") if plan else b""
-    return hashlib.blake2b(said, key=secret, person=_PURPOSE, digest_size=PROOF_BYTES).digest()
+def key_of(secret: bytes) -> bytes:
+    """Derive the key of all proofs from the secret, which it does not reveal."""
+    return hashlib.blake2b(key=secret, person=_PURPOSE, digest_size=PROOF_BYTES).digest()
 
 
 def proof_of(key: bytes, role: bytes, hello: Hello, challenge: Challenge) -> bytes:

@@ -14,7 +14,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.group import network_of
-from app.peers.dialler import REFUSALS
 from app.peers.limits import PeerLimits, Versions
 from app.peers.tls import PeerTLS
 from app.settings.model import Settings
@@ -135,7 +134,9 @@ async def test_worker_that_is_refused_over_tls_says_why(tmp_path: Path) -> None:
     d = Worker("d", network=networks["d"], limits=PeerLimits(versions=Versions(99, 98)))
 
     async with running(a, b, c, d):
-        await until_async(lambda: why(b, "a") == f"refused by a: {REFUSALS['unauthenticated']}")
+        await until_async(
+            lambda: why(b, "a") == "refused by a: this worker has another GATEWAY_IDENTITY_SECRET"
+        )
         await until_async(lambda: why(d, "a").startswith("refused by a: this worker speaks no version"))
         await until_async(lambda: why(a, "c") == "its certificate is not accepted: certificate has expired")
         assert not any(worker.link(a).is_up for worker in (b, c, d))

@@ -276,7 +276,7 @@ async def test_reflected_challenge_is_refused() -> None:
     "A worker that had slept through a plan sent events to partitions that had given their slots away."
 )
 async def test_worker_of_an_earlier_plan_reaches_none_of_a_later_one() -> None:
-    async with running(Group("a", "b", "c", late="a"), is_linked=False) as group:
+    async with running(Group("a", "b", "c", plans=(0, 1, 1)), is_linked=False) as group:
         await until(lambda: group.link("b", "c").is_up and group.link("c", "b").is_up)
         await asyncio.sleep(5.0)
 
