@@ -28,6 +28,12 @@ LOOK_S = 5.0
 logger = structlog.get_logger(__name__)
 
 
+def _tell_end(preparing: "asyncio.Future[None]") -> None:
+    """Tell that a preparation has failed: the process serves on, and the plan waits for an operator."""
+    if not preparing.cancelled() and (err := preparing.exception()) is not None:
+        logger.error("new partitions are not prepared any more", exc_info=err)
+
+
 @contextmanager
 def _read_again() -> Iterator[None]:
     """Pass over what is to be tried again."""
@@ -43,7 +49,8 @@ class PlanWatch:
 
     plans: Plans
     topic: Topic  # with the partitions that it began with
-    prepare: Callable[[Routing], AbstractAsyncContextManager[Preparation]]
+    prepare: Callable[[Routing], AbstractAsyncContextManager[Preparation | None]]
+    """Returns a preparation; None if this process cannot prepare."""
     begun: Routing | None  # with a plan that was open when this round began
     progress: PlanProgress
     clock: Clock
@@ -64,31 +71,32 @@ class PlanWatch:
         """Prepare until the plan is due; the prepared indexes are closed then."""
         logger.info("a plan is open: new partitions are prepared", plan=routing.version.plan)
         async with self.prepare(routing) as preparation:
+            if preparation is None:
+                return await self._look(routing, None)
             preparing = asyncio.ensure_future(preparation.run())
+            preparing.add_done_callback(_tell_end)
             try:
-                await self._look(routing, preparation, preparing)
+                await self._look(routing, preparation)
             finally:
                 self.progress.preparing = {}
                 preparing.cancel()
                 await asyncio.wait({preparing})
 
-    async def _look(
-        self, routing: Routing, preparation: Preparation, preparing: "asyncio.Future[None]"
-    ) -> None:
+    async def _look(self, routing: Routing, preparation: Preparation | None) -> None:
+        """Look at what is said of the plan, and say how far this process is, until the plan is due."""
         told: dict[int, tuple[Prepared, float]] = {}
-        looked_at = self.clock.monotonic()
+        looked_at, plan = self.clock.monotonic(), routing.version.plan
         while True:
-            if preparing.done():
-                preparing.result()
-            self.progress.preparing = preparation.lags
             with _read_again():
-                await self._tell(routing, preparation, told)
-                if (await self.plans.signs(preparation.plan)).are_due(routing.undecided):
+                if preparation is not None:
+                    self.progress.preparing = preparation.lags
+                    await self._tell(routing, preparation, told)
+                if (await self.plans.signs(plan)).are_due(routing.undecided):
                     return
                 if self.clock.monotonic() - looked_at >= LOOK_S:
                     looked_at = self.clock.monotonic()
                     now, _ = await self.plans.routing(self.topic.partitions)
-                    if now.decisions or now.version.plan != preparation.plan:
+                    if now.decisions or now.version.plan != plan:
                         return
             await asyncio.sleep(OPEN_POLL_S)
 

@@ -54,13 +54,17 @@ class Round:
         self.progress = PlanProgress(world.clock)
         self.is_due = asyncio.Event()
         self.preparation: Preparation | None = None
+        self.can_prepare = True
         begun = world.routing() if world.routing().undecided else None
         watch = PlanWatch(topic, CLEAN, self.prepare, begun, self.progress, world.clock, self.is_due)
         self.task = asyncio.ensure_future(watch.run())
 
     @asynccontextmanager
-    async def prepare(self, routing: Routing) -> AsyncIterator[Preparation]:
+    async def prepare(self, routing: Routing) -> AsyncIterator[Preparation | None]:
         world = self.world
+        if not self.can_prepare:
+            yield None
+            return
         assert world.router is not None
         log_of = partial(world.connection.partition_log, CLEAN.name)
         lanes = world.router.lanes
@@ -230,6 +234,39 @@ async def test_partition_that_somebody_has_cut_ends_the_round() -> None:
 
     assert asyncio.get_running_loop().time() - began <= 2 * LOOK_S
     await go_on(world, 2 * EVENTS)
+
+
+async def test_process_that_cannot_prepare_serves_on_until_the_plan_is_due() -> None:
+    world, topic = await opened()
+    this = Round(world, topic)
+    this.can_prepare = False
+    plan = world.plan(PLANNED)
+
+    await deliver(world, EVENTS)
+    await asyncio.sleep(2 * LOOK_S)
+    assert not this.is_due.is_set()
+    assert not (await topic.signs(plan.number)).told
+    await topic.note(Note(CUT_NOW, CLEAN.name, 0, str(plan.number)))
+    await this.due()
+
+    await go_on(world, 2 * EVENTS)
+
+
+async def test_preparation_that_breaks_does_not_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(_self: Preparation) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Preparation, "run", broken)
+    world, topic = await opened()
+    this = Round(world, topic)
+    plan = world.plan(PLANNED)
+
+    await deliver(world, EVENTS)
+    await asyncio.sleep(2 * LOOK_S)
+    assert not this.task.done()
+    await topic.close_plan(plan.number)
+    await this.due()
+    await world.crash()
 
 
 async def test_index_is_closed_when_its_source_moves_away_and_opened_when_it_comes_back() -> None:
