@@ -51,7 +51,8 @@ def run_audit(
     expected = expect_topic(topic, request.selection, may_be_empty=request.since_last is not None)
     check_partitions(request, expected)
     if (local := _local_records(request, expected)) is not None:
-        log_progress(f"reading {local.size:,} records without Spark")
+        what = "records" if request.is_of_archive else "offsets"
+        log_progress(f"reading {local.size:,} {what} without Spark")
         scopes = request.read_local_ledger(local)
         ledger = scopes[0] if scopes else None
         prepared = PreparedAudit.of(request, expected, ledger, began, clock)
