@@ -1,8 +1,8 @@
 """Watches the plans of a topic: prepares for one that is open, and ends the round when it is due."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 
 import structlog
@@ -18,7 +18,7 @@ from dedupe.storage.settling import Plans
 from dedupe.storage.signs import PREPARED, Prepared
 
 PLAN_POLL_S = 0.25
-OPEN_POLL_S = 0.1
+OPEN_POLL_S = 0.05
 """While a plan is open: all gateways end their rounds within this time of each other."""
 TELL_S = 15.0
 """Between two notes on how far the heirs of a partition are."""
@@ -26,6 +26,15 @@ LOOK_S = 5.0
 """Between two looks whether somebody has begun to cut, who did not say so."""
 
 logger = structlog.get_logger(__name__)
+
+
+@contextmanager
+def _read_again() -> Iterator[None]:
+    """Pass over what is to be tried again."""
+    try:
+        yield
+    except RetriableError as err:
+        logger.debug("plans not read, trying again", error=str(err))
 
 
 @dataclass(slots=True)
@@ -45,7 +54,7 @@ class PlanWatch:
         routing = self.begun
         while routing is None or not routing.undecided:
             await asyncio.sleep(PLAN_POLL_S)
-            with suppress(RetriableError):
+            with _read_again():
                 if await self.plans.has_new_plan():
                     routing, _ = await self.plans.routing(self.topic.partitions)
         await self._await_due(routing)
@@ -72,7 +81,7 @@ class PlanWatch:
             if preparing.done():
                 preparing.result()
             self.progress.preparing = preparation.lags
-            with suppress(RetriableError):
+            with _read_again():
                 await self._tell(routing, preparation, told)
                 if (await self.plans.signs(preparation.plan)).are_due(routing.undecided):
                     return

@@ -55,6 +55,7 @@ def tables(
     checkpoint: options.CheckpointOption = None,
     recover: options.RecoverOption = False,
     accept_loss: options.AcceptLossOption = False,
+    next_topic: options.NextTopicOption = False,
     once: options.OnceOption = False,
     interval: options.IntervalOption = options.INTERVAL,
     batch_offsets: options.BatchOption = options.BATCH_OFFSETS,
@@ -88,11 +89,15 @@ def tables(
     sink = TablesSink(store, TableLimits(tables_max, columns_max), has_variants=variant)
     checkpoint = checkpoint or default_checkpoint(lake.path, f"{JOB}-{lake.format}", origin.id)
     plan = StreamPlan(JOB, source, checkpoint, once, interval, metrics_port, metrics_file)
-    output = SinkPlan(sink, _unchanged, recovers=recover, accepts_loss=accept_loss)
+    output = SinkPlan(
+        sink, _unchanged, recovers=recover, accepts_loss=accept_loss, takes_next_topic=next_topic
+    )
     if days is not None:
         Backfill(spark, plan, origin, output, sink, batch_offsets).replace(days)
         print(f"the days {days} of the tables of {lake} are replaced")
         return
+    if next_topic and not accept_loss:
+        sink.check_whole(spark, origin)
     stored = run_to_sink(spark, plan, origin, output, offsets_per_batch=batch_offsets)
     print(f"{stored.read:,} events are in the tables of {lake}")
 
