@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from app.cli import waiting
+from app.cli.resharding import Resharding, Wanted
 from app.process.plan_progress import PlanProgress
 from app.process.plan_watch import LOOK_S, TELL_S, PlanWatch
 from dedupe.decide.resharding import Routing
@@ -78,9 +79,9 @@ class Round:
             await self.task
 
 
-async def go_on(world: ReshardWorld, number: int) -> dict[int, int]:
-    """Carry the plan out, serve by it, and return how many records each new partition had left to read."""
-    await world.divide(PLANNED)
+async def go_on(world: ReshardWorld, number: int, partitions: int = PLANNED) -> dict[int, int]:
+    """Carry the plan out, serve by it, and return how many records each new index had left to read."""
+    await world.divide(partitions)
     await world.restart()
     assert world.router is not None
     left = {lane.partition: lane.metrics.restored_records for lane in world.router.lanes if lane.lineage}
@@ -109,6 +110,72 @@ async def test_new_partitions_have_little_left_to_read() -> None:
     left = await go_on(world, 3 * EVENTS)
     assert set(left) == set(range(CLEAN.partitions, PLANNED))
     assert max(left.values()) <= NEAR
+
+
+@asynccontextmanager
+async def commanded(
+    world: ReshardWorld, topic: RoutingTopic, partitions: int
+) -> AsyncIterator["asyncio.Future[None]"]:
+    """Run `gateway reshard plan`, which ends with the context."""
+    own = RoutingTopic(world)  # read by itself
+    own.notes, own.closed, own.told = topic.notes, topic.closed, topic.told
+    settling = Settling(store_of(world, own), CLEAN, world.identity, VirtualClock(world), topic.told.append)
+
+    async def add_partitions(name: str, count: int) -> bool:
+        if name == CLEAN.name:
+            world.log.add_partitions(name, count)
+        return False
+
+    command = Resharding(settling, f"{CLEAN.name}.routing", add_partitions, 3600.0, 24 * 3600.0)
+    running = asyncio.ensure_future(command.plan(Wanted(partitions), notice_s=0, is_dry=False))
+    try:
+        yield running
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+
+
+class VirtualClock:
+    """Log time of a world, and the time of the virtual loop."""
+
+    def __init__(self, world: ReshardWorld) -> None:
+        self.now_ms = lambda: world.clock.ms
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+async def until_marked(world: ReshardWorld, marks: int) -> None:
+    """Wait until the open plan has so many marks."""
+    async with asyncio.timeout(PATIENCE_S):
+        while len(world.routing().marks) < marks or world.routing().plan is None:
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("loses_disk", [False, True])
+async def test_partitions_that_stay_or_come_back_have_little_left_to_read_either(*, loses_disk: bool) -> None:
+    world, topic = await opened()
+    sent = EVENTS
+    for partitions in (2 * CLEAN.partitions, CLEAN.partitions, 2 * CLEAN.partitions, CLEAN.partitions):
+        this = Round(world, topic)
+        async with commanded(world, topic, partitions) as running:
+            await until_marked(world, 0)
+            await deliver(world, sent)  # while they are prepared
+            sent += EVENTS
+            await this.due()
+            if loses_disk:
+                await world.divide(partitions)
+                await world.restart(loses_disk=True)
+                await deliver(world, 0, sent)
+                judge(world)
+            else:
+                left = await go_on(world, sent, partitions)
+                assert max(left.values()) <= 2 * NEAR
+                assert set(left) >= {0, 1} or partitions > CLEAN.partitions
+            async with asyncio.timeout(PATIENCE_S):
+                await running
+        marks = world.routing().marks
+        assert bool(marks) is (partitions == CLEAN.partitions or world.routing().version.plan > 1)
 
 
 async def test_without_preparation_they_read_everything() -> None:
@@ -263,7 +330,7 @@ async def test_command_waits_for_gateways_and_says_what_they_say() -> None:
     world, topic = await opened()
     plan = world.plan(PLANNED)
     settling = Settling(store_of(world, topic), CLEAN, world.identity, world.clock, topic.told.append)
-    wait = asyncio.ensure_future(waiting.Waiting(settling, plan.number).until_due())
+    wait = asyncio.ensure_future(waiting.Waiting(settling, plan.number).until_near())
     for lag in (None, 70_000, 20):
         for partition in range(CLEAN.partitions):
             await topic.note(prepared(partition, lag))
@@ -289,7 +356,7 @@ async def test_command_does_not_wait_for_gateways_that_do_not_run(was_there: boo
         await topic.note(prepared(0, 5_000_000))
     began = asyncio.get_running_loop().time()
 
-    assert not await waiting.Waiting(settling, plan.number).until_due()
+    assert not await waiting.Waiting(settling, plan.number).until_near()
 
     took = asyncio.get_running_loop().time() - began
     expected = waiting.SILENCE_S if was_there else waiting.SIGN_S

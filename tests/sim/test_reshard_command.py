@@ -44,9 +44,9 @@ async def world_with_command() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
 
 async def cut(world: ReshardWorld, partition: int, *, keeps: bool = False) -> None:
     log = world.log.another().deciding_log(CLEAN.name, partition)
-    await decide(
-        log, world.seal, world.plans[-1], partition, world.layout, world.identity, keeps=keeps, now_ms=1
-    )
+    plan = world.routing().plan
+    assert plan is not None
+    await decide(log, world.seal, plan, partition, world.layout, world.identity, keeps=keeps, now_ms=1)
 
 
 async def test_plan_with_a_cut_goes_on_although_somebody_wished_to_close_it() -> None:
