@@ -61,7 +61,7 @@ def plan(
         float, typer.Option(min=0, help="Seconds between new partitions of Kafka and their first events.")
     ] = NOTICE_S,
     now: Annotated[
-        bool, typer.Option("--now", help="Do not wait until gateways have prepared new partitions.")
+        bool, typer.Option("--now", help="Do not wait until gateways have prepared new indexes.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would move and what it takes, and do nothing.")
@@ -73,11 +73,12 @@ def plan(
     Gateways that run go on by themselves, with the same settings: requests wait for seconds meanwhile, at
     most GATEWAY_ANSWER_TIMEOUT, then they are answered 503. A partition that no gateway divides within five
     seconds is divided by this command. GATEWAY_PARTITIONS stays what the topic began with. Ids, receipts and
-    client sessions stay known: the index of a partition that is given slots is read from the logs that had
-    them, up to 100,000 records a second, before it serves; its events get 503 until then. Kafka keeps
-    partitions that have no slots any more; they rest. If this command ends early, gateways go on, and so does
-    the same command. The way back is a plan of the number of before. Exit codes: 0 divided, 1 the cluster
-    does not answer, 2 it is refused, 3 the log is of another secret.
+    client sessions stay known: a partition that is given slots has a new index, from the logs that had them.
+    Gateways read it beforehand, 30,000 records a second each, and serve meanwhile. Where none runs, and with
+    --now, it is read afterwards, and its events get 503 until then. Kafka keeps partitions that have no slots
+    any more; they rest. If this command ends early, gateways go on, and so does the same command. The way
+    back is a plan of the number of before. Exit codes: 0 divided, 1 the cluster does not answer, 2 it is
+    refused, 3 the log is of another secret.
 
     Example: `gateway reshard plan --partitions 16 --dry-run`, then `gateway reshard plan --partitions 16`
     """

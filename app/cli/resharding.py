@@ -235,9 +235,9 @@ class Resharding:
         minutes = math.ceil(read / RESTORED_PER_S[False] / 60)
         disk, memory = kept * INDEX_BYTES_A_KEY / GB, kept * FILTER_BYTES_A_KEY / GB
         return (
-            f"partitions with new slots read {read:,} records before they serve, {minutes} minutes of one "
-            f"gateway at most; {kept:,.0f} ids are kept twice for a window, {disk:.1f} GB of disk and "
-            f"{memory:.1f} GB of memory in each copy"
+            f"partitions with new slots read {read:,} records, while they serve by the old ones if gateways "
+            f"prepare them, or else afterwards, {minutes} minutes of one gateway at most; "
+            f"{kept:,.0f} ids are kept twice for a window, {disk:.1f} GB of disk and {memory:.1f} GB of memory in each copy"
         )
 
     async def _make_room(self, plan: Plan, routing: Routing, notice_s: float) -> None:

@@ -15,8 +15,10 @@ import pytest
 from app.cli import waiting
 from app.cli.resharding import Resharding, Wanted
 from app.process.plan_progress import PlanProgress
-from app.process.plan_watch import LOOK_S, TELL_S, PlanWatch
-from dedupe.decide.resharding import Routing
+from app.process.plan_watch import ALONE_S, LOOK_S, TELL_S, PlanWatch
+from dedupe.decide.layout import Layout
+from dedupe.decide.planned import hosts_of
+from dedupe.decide.resharding import Marking, Routing
 from dedupe.partition import preparation
 from dedupe.partition.preparation import WATCH_S, Preparation
 from dedupe.storage import signs
@@ -152,6 +154,13 @@ async def until_marked(world: ReshardWorld, marks: int) -> None:
             await asyncio.sleep(0.1)
 
 
+async def marked_by(world: ReshardWorld, marks: int) -> None:
+    """Have a command mark a plan so often, by events in between."""
+    for count in range(1, marks + 1):
+        await until_marked(world, count)
+        await deliver(world, EVENTS * count, 10 * NEAR)
+
+
 @pytest.mark.parametrize("loses_disk", [False, True])
 async def test_partitions_that_stay_or_come_back_have_little_left_to_read_either(*, loses_disk: bool) -> None:
     world, topic = await opened()
@@ -174,8 +183,107 @@ async def test_partitions_that_stay_or_come_back_have_little_left_to_read_either
                 assert set(left) >= {0, 1} or partitions > CLEAN.partitions
             async with asyncio.timeout(PATIENCE_S):
                 await running
-        marks = world.routing().marks
-        assert bool(marks) is (partitions == CLEAN.partitions or world.routing().version.plan > 1)
+        assert len(world.routing().marks) >= (0 if partitions > CLEAN.partitions else 2)
+
+
+@pytest.mark.parametrize("marks", [1, 2])
+async def test_gateways_go_on_without_a_command_that_ends_between_two_marks(marks: int) -> None:
+    world, topic, this = await grown()
+    async with commanded(world, topic, CLEAN.partitions):
+        await marked_by(world, marks)  # and it is killed
+    began = asyncio.get_running_loop().time()
+
+    await this.due()
+
+    assert asyncio.get_running_loop().time() - began >= ALONE_S
+    assert world.routing().takes_marks
+    settling = Settling(store_of(world, topic), CLEAN, world.identity, VirtualClock(world), topic.told.append)
+    await settling.settle(range(world.layout.partitions))
+    assert len(world.routing().marks) == marks
+    left = await go_on(world, 2 * EVENTS, CLEAN.partitions)
+    assert max(left.values()) <= 12 * NEAR
+
+
+async def test_command_that_was_killed_goes_on_with_its_marks_when_it_is_called_again() -> None:
+    world, topic, this = await grown()
+    async with commanded(world, topic, CLEAN.partitions):
+        await marked_by(world, 2)
+    await deliver(world, 2 * EVENTS, 10 * NEAR)
+
+    async with commanded(world, topic, CLEAN.partitions) as running:
+        await this.due()
+        left = await go_on(world, 3 * EVENTS, CLEAN.partitions)
+        async with asyncio.timeout(PATIENCE_S):
+            await running
+
+    assert len(world.routing().marks) >= 3
+    assert max(left.values()) <= 2 * NEAR
+
+
+async def test_process_that_is_killed_between_marks_goes_on_with_what_it_has() -> None:
+    world, topic, this = await grown()
+    async with commanded(world, topic, CLEAN.partitions):
+        await marked_by(world, 2)
+        await this.end()
+        await world.restart()
+        again = Round(world, topic)
+        await again.due()
+        left = await go_on(world, 2 * EVENTS, CLEAN.partitions)
+
+    assert max(left.values()) <= 2 * NEAR
+
+
+async def test_index_that_was_prepared_for_slots_that_did_not_come_is_made_anew() -> None:
+    world, topic, this = await grown(3 * CLEAN.partitions)
+    async with commanded(world, topic, CLEAN.partitions):
+        await this.due()
+        await this.end()
+    plan = world.routing().plan
+    assert plan is not None
+    for partition in sorted(world.routing().undecided):
+        log = world.log.another().deciding_log(CLEAN.name, partition)
+        keeps = partition == 2 * CLEAN.partitions
+        await decide(log, world.seal, plan, partition, world.layout, world.identity, keeps=keeps, now_ms=1)
+    world.layout = Layout(CLEAN.partitions, world.routing())
+    assert world.layout.slots_of(2 * CLEAN.partitions)
+
+    await world.restart()
+
+    assert world.router is not None
+    read = [world.router.lanes[each].metrics.restored_records for each in range(CLEAN.partitions)]
+    assert read[0] > NEAR >= read[1]
+    await deliver(world, 0, 2 * EVENTS)
+    judge(world)
+
+
+async def test_plan_with_marks_is_due_once_its_last_marks_are_written() -> None:
+    world, topic, this = await grown()
+    await this.end()
+    plan = world.plan(CLEAN.partitions, marks=await world.marks())
+    settling = Settling(store_of(world, topic), CLEAN, world.identity, world.clock, topic.told.append)
+    routing, hosts = world.routing(), hosts_of(world.routing())
+    for partition in hosts:
+        await topic.note(Note(PREPARED, CLEAN.name, partition, Prepared(plan.number, 0, 0).encoded()))
+    assert not (await topic.signs(plan.number)).are_near(routing, hosts)
+    for partition in hosts:
+        await topic.note(Note(PREPARED, CLEAN.name, partition, Prepared(plan.number, 0, 1).encoded()))
+    assert (await topic.signs(plan.number)).are_near(routing, hosts)
+    assert not await settling.is_due()
+
+    await topic.write_marking(Marking(plan.number, (), is_last=True))
+
+    assert await settling.is_due()
+    await world.crash()
+
+
+async def grown(partitions: int = 2 * CLEAN.partitions) -> tuple[ReshardWorld, RoutingTopic, Round]:
+    """A topic that was divided once, with events since, and what its gateway runs."""
+    world, topic = await opened()
+    await world.divide(partitions)
+    await world.restart()
+    await deliver(world, 0, EVENTS)
+    await topic.routing(CLEAN.partitions)
+    return world, topic, Round(world, topic)
 
 
 async def test_without_preparation_they_read_everything() -> None:

@@ -145,6 +145,7 @@ async def test_dry_run_says_what_new_partitions_read_and_changes_nothing() -> No
     await command.plan(Wanted(2 * CLEAN.partitions), notice_s=0, is_dry=True)
 
     assert records == 40
-    assert f"read {offsets} records before they serve, 1 minutes" in topic.told[-1]
+    assert f"read {offsets} records, while they serve" in topic.told[-1]
+    assert "1 minutes of one gateway" in topic.told[-1]
     assert f"{offsets / 2:,.0f} ids are kept twice" in topic.told[-1]
     assert not world.plans
