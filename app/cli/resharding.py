@@ -237,7 +237,8 @@ class Resharding:
         return (
             f"partitions with new slots read {read:,} records, while they serve by the old ones if gateways "
             f"prepare them, or else afterwards, {minutes} minutes of one gateway at most; "
-            f"{kept:,.0f} ids are kept twice for a window, {disk:.1f} GB of disk and {memory:.1f} GB of memory in each copy"
+            f"{kept:,.0f} ids are kept twice for a window, {disk:.1f} GB of disk and {memory:.1f} GB of "
+            "memory in each copy"
         )
 
     async def _make_room(self, plan: Plan, routing: Routing, notice_s: float) -> None:

@@ -276,6 +276,22 @@ async def test_plan_with_marks_is_due_once_its_last_marks_are_written() -> None:
     await world.crash()
 
 
+async def test_partition_that_rests_among_others_is_prepared_by_its_own_owner() -> None:
+    world, topic = await opened()
+    for split in (0, 1, 3):  # 5 has slots then, and 4 has none
+        await world.divide(split=split)
+    await world.restart()
+    await topic.routing(CLEAN.partitions)
+    this = Round(world, topic)
+    async with commanded(world, topic, 3 * CLEAN.partitions) as running:
+        await this.due()
+        left = await go_on(world, 2 * EVENTS, 3 * CLEAN.partitions)
+        async with asyncio.timeout(PATIENCE_S):
+            await running
+
+    assert left[4] <= NEAR
+
+
 async def grown(partitions: int = 2 * CLEAN.partitions) -> tuple[ReshardWorld, RoutingTopic, Round]:
     """A topic that was divided once, with events since, and what its gateway runs."""
     world, topic = await opened()
