@@ -150,6 +150,7 @@ TABLE_COLUMNS = {
     "properties": TEXT,
     "traits": TEXT,
     "value": TEXT,
+    LOG_EPOCH: "int",  # null, which is 0, in tables that began without it
     "log_partition": "int",
     "log_offset": NUMBER,
     "dt": TEXT,  # 2026-01-31, UTC, of the log time; a folder

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from app.cli.sizing import FILTER_BYTES_A_KEY, GB, INDEX_BYTES_A_KEY, RESTORED_PER_S
-from app.cli.waiting import Waiting
+from app.cli.waiting import Waiting, progress_of
 from app.settings.model import Settings
 from dedupe.decide.lineage import Level, Mark
 from dedupe.decide.planned import as_if_cut
@@ -78,6 +78,8 @@ class Resharding:
     add_partitions: AddPartitions
     window_s: float  # for how long ids are remembered
     remembered_s: float  # for how long anything is
+    check_gateways: Callable[[], None]
+    """Raises ConfigurationError if those that run cannot follow a new plan now."""
 
     async def plan(self, wanted: Wanted, *, notice_s: float, is_dry: bool, is_now: bool = False) -> None:
         """
@@ -104,6 +106,8 @@ class Resharding:
             await self._carry_out(routing.plan, is_now=is_now)
             return
         plan = self._plan_of(routing, moves)
+        if not is_dry:
+            await asyncio.to_thread(self.check_gateways)
         for (source, target), slots in sorted(_shares(plan).items()):
             share = f"{slots} of {len(routing.homes)} slots"
             self.settling.tell(f"partition {target} gets {share} of partition {source}")
@@ -164,7 +168,10 @@ class Resharding:
                     "plan": routing.version.plan,
                 }
             )
-        return rows, _next_step(routing, is_closing=is_closing)
+        step = _next_step(routing, is_closing=is_closing)
+        if routing.undecided and (signs := await self._plans.signs(routing.version.plan)).told:
+            step += f"; {progress_of(signs)}"
+        return rows, step
 
     def _plan_of(self, routing: Routing, moves: tuple[Move, ...]) -> Plan:
         """Return the next plan, of these moves. Raises ConfigurationError."""

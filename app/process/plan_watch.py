@@ -1,8 +1,8 @@
 """Watches the plans of a topic: prepares for one that is open, and ends the round when it is due."""
 
 import asyncio
-from collections.abc import Callable, Collection
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 
 import structlog
@@ -19,7 +19,7 @@ from dedupe.storage.settling import Plans
 from dedupe.storage.signs import PREPARED, Prepared
 
 PLAN_POLL_S = 0.25
-OPEN_POLL_S = 0.1
+OPEN_POLL_S = 0.05
 """While a plan is open: all gateways end their rounds within this time of each other."""
 TELL_S = 15.0
 """Between two notes on how far the heirs of a partition are."""
@@ -29,6 +29,15 @@ ALONE_S = 30.0
 """How long all may be near the last marks before gateways go on without the command, which has ended."""
 
 logger = structlog.get_logger(__name__)
+
+
+@contextmanager
+def _read_again() -> Iterator[None]:
+    """Pass over what is to be tried again."""
+    try:
+        yield
+    except RetriableError as err:
+        logger.debug("plans not read, trying again", error=str(err))
 
 
 @dataclass(slots=True)
@@ -48,7 +57,7 @@ class PlanWatch:
         routing = self.begun
         while routing is None or not routing.undecided:
             await asyncio.sleep(PLAN_POLL_S)
-            with suppress(RetriableError):
+            with _read_again():
                 if await self.plans.has_new_plan():
                     routing, _ = await self.plans.routing(self.topic.partitions)
         await self._await_due(routing)
@@ -80,7 +89,7 @@ class PlanWatch:
             if preparing.done():
                 preparing.result()
             self.progress.preparing = preparation.lags
-            with suppress(RetriableError):
+            with _read_again():
                 await self._tell(routing, hosts, preparation, told)
                 signs = await self.plans.signs(preparation.plan)
                 now = self.clock.monotonic()

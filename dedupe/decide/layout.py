@@ -31,7 +31,7 @@ class Layout:
         self.partitions_of_log = partitions if routing is None else routing.partitions
         """Those that Kafka has; some may have no slots, or none any more."""
         self.map = PartitionMap(partitions)
-        self._slots = Counter(dict.fromkeys(range(partitions), self.slots // partitions))
+        self._slots = Counter({partition: self.slots // partitions for partition in range(partitions)})
         if self.routing is not None:
             self.map = PartitionMap.of_homes(self.routing.homes, partitions)
             self._slots = Counter(self.routing.homes)

@@ -27,7 +27,7 @@ PATIENCE_S = 120.0
 """How long a partition may refuse to be fenced, or gateways that run may fence it in between."""
 OTHERS_S = 5.0
 """How long a partition is left to its owner. Gateways that run see a plan within a second."""
-POLL_S = 0.1
+POLL_S = 0.05
 RETRY_S = 0.5
 AT_ONCE_MAX = 16
 """Partitions that one process decides at the same time, each with connections of its own."""

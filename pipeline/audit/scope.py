@@ -65,9 +65,8 @@ def sentence(
     scope: Scope, selection: Selection, summaries: Sequence[PartitionSummary], *, since: str | None = None
 ) -> str:
     """Return what a verdict covers, as the object of "in"."""
-    what = "everything that" if selection.is_everything else "the selected part of what"
-    if scope.log_epoch is not None:
-        what = what.replace(" ", f" of log_epoch {scope.log_epoch} ", 1) if selection.is_everything else what
+    of_log = "" if scope.log_epoch is None else f" of log_epoch {scope.log_epoch}"
+    what = f"everything{of_log} that" if selection.is_everything else f"the selected part{of_log} of what"
     if since is not None:
         what = f"what came since the audit of {since}, of what"
     times = _times(summaries)

@@ -16,8 +16,9 @@ from pipeline.runtime.erasures import apply_to_archive
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.sinks.lake import FOLDERS, lake_sink
-from pipeline.sinks.ledger import CheckpointBatch, next_ledger, refusal
+from pipeline.sinks.ledger import CheckpointBatch, next_ledger
 from pipeline.sinks.parquet import ParquetFolder
+from pipeline.sinks.refusal import refusal
 from pipeline.sinks.table_store import TableStore, table_is_merged
 from pipeline.sources.origin import Origin
 from pipeline.sources.records import LakeSource, read_lake

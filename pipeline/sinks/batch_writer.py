@@ -1,7 +1,7 @@
 """
 Runs a stream into a sink with a ledger: compares sink, checkpoint and source, then stores each batch once.
 
-pipeline/sinks/ledger.py holds the rules; this module applies them to Spark.
+pipeline/sinks/ledger.py and refusal.py hold the rules; this module applies them to Spark.
 """
 
 import sys
@@ -23,14 +23,13 @@ from pipeline.runtime.streams import StreamPlan, StreamTotals, run_stream
 from pipeline.sinks.ledger import (
     CheckpointBatch,
     Ledger,
-    Remedy,
     next_ledger,
     next_log,
-    refusal,
     start_offsets,
     with_columns,
     with_records_end,
 )
+from pipeline.sinks.refusal import Remedy, refusal
 from pipeline.sources.extent import OffsetRanges, records_ends
 from pipeline.sources.origin import Origin, origin_of
 from pipeline.sources.records import Offsets, Selection, stream_records, with_log_epoch, within

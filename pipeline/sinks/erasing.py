@@ -27,8 +27,8 @@ from pipeline.schema import ARCHIVE, LOG_EPOCH, SESSIONS, by_day
 from pipeline.sinks.delta import DeltaTable
 from pipeline.sinks.iceberg import IcebergLake
 from pipeline.sinks.lake import lake_sink
-from pipeline.sinks.table_store import TableStore
-from pipeline.sinks.tables import OF_THE_JOB, TableLimits, TablesSink
+from pipeline.sinks.table_store import OF_THE_JOB, TableStore
+from pipeline.sinks.tables import TableLimits, TablesSink
 from pipeline.sources.local import BATCH_ROWS, parquet_files
 from pipeline.sources.records import LakeSource, is_table_name, quoted_table
 from pipeline.transforms.erased import (
@@ -49,7 +49,7 @@ from pipeline.transforms.table_layout import COLUMNS_MAX, TABLES_MAX
 from pipeline.transforms.table_names import LATEST_TABLES
 
 ARCHIVE_KEYS = ("topic", LOG_EPOCH, "partition", "offset", "dt")
-TABLE_KEYS = ("log_partition", "log_offset", "dt")
+TABLE_KEYS = (LOG_EPOCH, "log_partition", "log_offset", "dt")
 SESSION_KEYS = ("user", "source", "began", "dt")
 _OWNERS = ("user_id", "anonymous_id", "previous_id", "value")
 _DELETE = "DELETE"
@@ -108,7 +108,7 @@ class Eraser:
             rows = stored.mapInArrow(partial(erased_rows, self.persons), stored.schema)
             changed = [name for name in stored.columns if name not in KEPT_COLUMNS]
             updates = ", ".join(f"t.`{name}` = s.`{name}`" for name in changed)
-            keys = [name for name in ARCHIVE_KEYS if name in stored.columns]
+            keys = _keys_in(stored, ARCHIVE_KEYS)
             return [self._change(sink, lake, rows, keys, f"UPDATE SET {updates}")]
         names = [name for name in (*SESSION_KEYS, "visitor") if name in stored.columns]
         read = stored.select(*names)
@@ -142,13 +142,14 @@ class Eraser:
             owners.append(stored.select(F.lit(table).alias("table"), *names))
         together = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), owners)
         rows = together.mapInArrow(partial(listed, in_table, self.persons), together.schema)
-        return rows.select("table", *TABLE_KEYS)
+        return rows.select("table", *_keys_in(rows, TABLE_KEYS))
 
     def _delete_from(self, store: TableStore, table: str, found: DataFrame) -> Erased:
         sink = store.sink(table, store.columns(self.spark, table))
         assert isinstance(sink, DeltaTable | IcebergLake)
         lake = LakeSource(store.lake.format, store.path(table))
-        return self._change(sink, lake, found.where(F.col("table") == table), TABLE_KEYS, _DELETE)
+        keys = _keys_in(store.read(self.spark, table), TABLE_KEYS)
+        return self._change(sink, lake, found.where(F.col("table") == table), keys, _DELETE)
 
     def _compute_latest(self, store: TableStore, existing: frozenset[str]) -> None:
         """Compute the latest traits anew, always: a run that was cut off may have deleted their calls."""
@@ -231,8 +232,13 @@ def _read(spark: SparkSession, lake: LakeSource) -> DataFrame:
     return spark.read.format(lake.format).load(lake.path)
 
 
+def _keys_in(rows: DataFrame, keys: Sequence[str]) -> list[str]:
+    """Return those of some keys that rows have; those of before have no log_epoch."""
+    return [key for key in keys if key in rows.columns]
+
+
 def _name(lake: LakeSource) -> str:
-    return IcebergTable(lake.path).sql_name if lake.format == "iceberg" else f"delta.`{lake.path}`"
+    return IcebergTable(lake.path).sql_name if lake.format == "iceberg" else DeltaTable(lake.path).name
 
 
 def _merge(table: str, keys: Sequence[str], days: Sequence[str], action: str) -> str:

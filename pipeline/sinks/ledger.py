@@ -5,7 +5,8 @@ The ledger: the offsets that a sink holds, written in the same commit as the row
 
 A sink commits a batch together with the ledger that includes it, and only as the successor of its last
 ledger. So the sink alone determines the job's position. Where Spark's checkpoint is behind its sink, the
-job skips what is there, offset by offset; where it is ahead, rows are missing, and the job does not start.
+job skips what is there, offset by offset; where it is ahead, rows are missing, and the job does not start
+(pipeline/sinks/refusal.py).
 
 Two kinds of streams have no such offsets: those that read an archive, and those that keep state between
 batches, whose rows belong to no offset. Their ledger also counts the batches of one checkpoint, which
@@ -22,20 +23,15 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import Enum
 from typing import Any, NamedTuple
 
 from pipeline.errors import PipelineError
-from pipeline.runtime.checkpoint import CheckpointState
 from pipeline.sources.extent import OffsetRanges
 from pipeline.sources.origin import Origin
 from pipeline.sources.records import Offsets
 
 VERSION = 2
 """Of a ledger with earlier logs; others are written as version 1, which older jobs read."""
-
-RETENTION_RUNBOOK = "docs/runbooks/retention-overtook.md"
-CHECKPOINT_RUNBOOK = "docs/runbooks/checkpoint-lost.md"
 
 
 class CheckpointBatch(NamedTuple):
@@ -182,46 +178,6 @@ class Ledger:
         )
 
 
-class Remedy(Enum):
-    """What lets a refused job start."""
-
-    RECOVER = "--recover"
-    ACCEPT_LOSS = "--accept-loss"
-    NEXT_TOPIC = "--next-topic"
-    ANOTHER_SINK = "another output"
-
-
-class Refusal(NamedTuple):
-    """Why a job does not start, in one sentence."""
-
-    remedy: Remedy
-    sentence: str
-
-
-def refusal(
-    ledger: Ledger | None,
-    state: CheckpointState | None,
-    origin: Origin,
-    *,
-    job: str,
-    by_batch: bool,
-    may_follow: bool = False,
-) -> Refusal | None:
-    """
-    Compare a sink with its source and its checkpoint; None if the job may start.
-
-    Args:
-        ledger: of the sink; None if it is empty.
-        state: of the checkpoint; None if there is none.
-        origin: the source as it is now.
-        by_batch: whether the ledger counts batches.
-        may_follow: whether the job can go on with another log.
-    """
-    if ledger is not None and (refused := _other_sink(ledger, origin, job, may_follow)):
-        return refused
-    return _by_batch(ledger, state) if by_batch else _by_offsets(ledger, state, origin)
-
-
 def next_log(ledger: Ledger, origin: Origin, closed_at: datetime) -> Ledger:
     """Return the ledger of a sink that goes on with another log, of which it holds nothing yet."""
     left = EarlierLog(
@@ -325,88 +281,6 @@ def with_columns(ledger: Ledger, before: Ledger | None, version: int) -> Ledger:
         return replace(ledger, columns_from=known)
     began = {} if before is None else {p: end for p, (first, end) in before.held.items() if first < end}
     return replace(ledger, columns_from={**known, version: began})
-
-
-def _other_sink(ledger: Ledger, origin: Origin, job: str, may_follow: bool) -> Refusal | None:
-    if ledger.job != job:
-        what = f"is the output of {ledger.job}, and this is {job}"
-    elif any(log.origin == origin.id for log in ledger.earlier):
-        what = f"has left {origin.id} for {ledger.origin}"
-    elif ledger.origin != origin.id:
-        what = f"holds another source, {ledger.origin}, and this one is {origin.id}"
-        if may_follow and ledger.batch is None:
-            return Refusal(
-                Remedy.NEXT_TOPIC,
-                f"the output {what}: name another output, or, if the topic was made again or moved to "
-                f"another cluster, go on with it by --next-topic; see {CHECKPOINT_RUNBOOK}",
-            )
-    elif ledger.partitions > origin.partitions:
-        what = f"knows {ledger.partitions} partitions of its source, which has {origin.partitions} now"
-    else:
-        return None
-    return Refusal(Remedy.ANOTHER_SINK, f"the output {what}: name another output")
-
-
-def _by_offsets(ledger: Ledger | None, state: CheckpointState | None, origin: Origin) -> Refusal | None:
-    held = {} if ledger is None else ledger.ends
-    if state is not None:
-        if state.topic not in (None, origin.topic):
-            return Refusal(
-                Remedy.RECOVER,
-                f"the checkpoint is one of topic {state.topic!r}, not of {origin.topic!r}: name the right "
-                "--checkpoint, or go on from what the output holds with --recover",
-            )
-        for partition, offset in sorted(state.offsets.items()):
-            has = held.get(partition, origin.starts.get(partition, 0))
-            if offset > has:
-                return Refusal(
-                    Remedy.RECOVER,
-                    f"the checkpoint is at offset {offset} of partition {partition} and the output at {has}, "
-                    "so it is another output's, or rows are gone: name the right --checkpoint, "
-                    "or go on from what the output holds with --recover",
-                )
-    for partition, start in sorted(origin.starts.items()):
-        if held.get(partition, start) < start:
-            return Refusal(
-                Remedy.ACCEPT_LOSS,
-                f"retention deleted the offsets {held[partition]} to {start - 1} of partition {partition} "
-                f"before this job read them: see {RETENTION_RUNBOOK}, "
-                "or go on behind them with --accept-loss",
-            )
-        if state is not None and state.offsets.get(partition, start) < start:
-            return Refusal(
-                Remedy.RECOVER,
-                f"the checkpoint is at offset {state.offsets[partition]} of partition {partition}, which "
-                f"begins at {start} now, and the output lacks nothing before it: go on with --recover",
-            )
-    return None
-
-
-def _by_batch(ledger: Ledger | None, state: CheckpointState | None) -> Refusal | None:
-    stored = None if ledger is None else ledger.batch
-    if stored is None:
-        if state is not None and state.committed >= 0:
-            return Refusal(
-                Remedy.RECOVER,
-                f"the checkpoint has finished {state.committed + 1} batches and the output holds none: "
-                "name another --checkpoint, or begin anew with --recover",
-            )
-        return None
-    if state is None or state.query != stored.query:
-        return Refusal(
-            Remedy.ANOTHER_SINK,
-            "the output was made with another checkpoint, whose state this job needs: name that "
-            f"--checkpoint, or another output to begin anew; see {CHECKPOINT_RUNBOOK}",
-        )
-    # A killed job leaves its sink one batch ahead, and that batch is planned: Spark runs it again and the
-    # sink skips it. A checkpoint from a backup would plan that batch anew, over more records.
-    if not state.committed <= stored.number <= state.planned:
-        return Refusal(
-            Remedy.ANOTHER_SINK,
-            f"the checkpoint has finished batch {state.committed} and the output batch {stored.number}, "
-            f"so their states differ: name another output to begin anew; see {CHECKPOINT_RUNBOOK}",
-        )
-    return None
 
 
 def _losses(ledger: Ledger | None, origin: Origin) -> tuple[tuple[int, int, int], ...]:

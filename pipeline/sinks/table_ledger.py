@@ -27,11 +27,13 @@ def table_ledger(before: Ledger | None, batch: Ledger, *, table: str) -> Ledger 
     """
     if before is None:
         return replace(batch, commit=1)
-    if (before.job, before.origin) != (batch.job, batch.origin):
+    if not is_of(before, batch):
         raise PipelineError(
             f"the table {table} is of {before.job} and {before.origin}, not of {batch.job} and "
             f"{batch.origin}: name another output"
         )
+    if before.origin != batch.origin:
+        return replace(batch, commit=before.commit + 1)
     if batch.batch is not None:
         if before.batch is None or before.batch.query != batch.batch.query:
             raise PipelineError(f"the table {table} was made with another checkpoint: name another output")
@@ -44,8 +46,20 @@ def table_ledger(before: Ledger | None, batch: Ledger, *, table: str) -> Ledger 
     return replace(batch, commit=before.commit + 1, held=held)
 
 
+def is_of(before: Ledger, batch: Ledger) -> bool:
+    """Whether a table is of this job and its source, or of a log that the job has left."""
+    origins = {batch.origin, *(log.origin for log in batch.earlier)}
+    return before.job == batch.job and before.origin in origins
+
+
+def is_ahead(before: Ledger, job: Ledger) -> bool:
+    """Whether a table has offsets that the others lack, since a batch was cut off."""
+    is_same_log = before.origin == job.origin
+    return is_same_log and any(before.ends.get(p, 0) > end for p, end in job.ends.items())
+
+
 def held_ahead(before: Ledger | None, batch: Ledger) -> Offsets:
     """Return the offsets at which a table goes on with a batch, of partitions in which it holds a part."""
-    if before is None or batch.batch is not None:
+    if before is None or batch.batch is not None or before.origin != batch.origin:
         return {}
     return {p: before.ends[p] for p, (start, _) in batch.added.items() if before.ends.get(p, 0) > start}

@@ -6,6 +6,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from pipeline.schema import LOG_EPOCH
 from pipeline.transforms.erased import is_erased
 from pipeline.transforms.table_latest import latest_rows, owner_of
 from pipeline.transforms.table_layout import Layout, SeenTables
@@ -21,6 +22,7 @@ ENTRY = T.StructType(
         T.StructField("key", T.BinaryType()),
         T.StructField("value", T.BinaryType()),
         T.StructField("gw", T.BinaryType()),
+        T.StructField(LOG_EPOCH, T.IntegerType()),
         T.StructField("tables", T.ArrayType(T.StringType())),  # null in the last row of a task
         T.StructField("owner", T.StringType()),  # whose traits these are
         T.StructField("seen", T.StringType()),  # in the last row of a task

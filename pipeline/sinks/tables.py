@@ -22,13 +22,21 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pipeline.errors import PipelineError
-from pipeline.schema import DRIFT_COLUMNS, LATEST_COLUMNS, LOAD_COLUMNS, TABLE_COLUMNS, struct_of
+from pipeline.schema import (
+    DRIFT_COLUMNS,
+    LATEST_COLUMNS,
+    LOAD_COLUMNS,
+    LOG_EPOCH,
+    TABLE_COLUMNS,
+    struct_of,
+)
 from pipeline.sinks.days import Days
 from pipeline.sinks.ledger import Ledger
 from pipeline.sinks.parquet import ParquetFolder
-from pipeline.sinks.table_ledger import held_ahead, table_ledger
-from pipeline.sinks.table_store import TableStore
+from pipeline.sinks.table_ledger import held_ahead, is_ahead, is_of, table_ledger
+from pipeline.sinks.table_store import OF_THE_JOB, TableStore
 from pipeline.sinks.table_tasks import ENTRY, entries_of, latest_of, rows_of
+from pipeline.sources.origin import Origin
 from pipeline.sources.records import Selection, within
 from pipeline.transforms.clean_topic import bounded_time
 from pipeline.transforms.table_layout import (
@@ -60,7 +68,6 @@ from pipeline.transforms.table_rows import (
 )
 from pipeline.transforms.table_types import Type
 
-OF_THE_JOB = frozenset({DRIFT, LOADS, *LATEST_TABLES.values()})
 EVERY_EVENT = frozenset({*TYPE_TABLES.values(), *WHOLE})
 """The tables of which each event has a row in exactly one."""
 
@@ -85,9 +92,30 @@ class TablesSink:
     has_variants: bool = False
     _ledgers: dict[str, Ledger | None] = field(default_factory=dict)
     _layouts: dict[str, Layout] = field(default_factory=dict)
+    _older: set[str] = field(default_factory=set)
+    """Tables that began without the column log_epoch."""
 
     def ledger(self, spark: SparkSession) -> Ledger | None:
         return self.tables.sink(LOADS, struct_of(LOAD_COLUMNS)).ledger(spark)
+
+    def check_whole(self, spark: SparkSession, origin: Origin) -> None:
+        """
+        Check that no batch was cut off, before the job leaves its log for another one.
+
+        Raises:
+            PipelineError: some tables have a part of a batch that others lack.
+        """
+        ledger = self.ledger(spark)
+        if ledger is None or ledger.origin == origin.id:
+            return
+        tables = sorted(self.tables.names(spark) - {LOADS, *LATEST_TABLES.values()})
+        held = ((table, self._held(spark, table)) for table in tables)
+        if ahead := [table for table, before in held if before is not None and is_ahead(before, ledger)]:
+            raise PipelineError(
+                f"a run was cut off: {', '.join(ahead)} have a part of a batch that other tables lack: run "
+                "the job once more on the topic before, or, if that is gone, go on without the rest by "
+                "--accept-loss"
+            )
 
     def store(self, rows: DataFrame, ledger: Ledger) -> None:
         spark = rows.sparkSession
@@ -146,9 +174,9 @@ class TablesSink:
     ) -> None:
         spark = entries.sparkSession
         before = None if is_new else self._held(spark, table)
-        if before is not None and (before.job, before.origin) != (ledger.job, ledger.origin):
+        if before is not None and not is_of(before, ledger):
             raise PipelineError(f"{self.tables.path(table)} is not of this job: move it out of the folder")
-        if before is not None and any(before.ends.get(p, 0) > end for p, end in ledger.ends.items()):
+        if before is not None and is_ahead(before, ledger):
             raise PipelineError(
                 f"the table {table} is ahead of the others, since a run was cut off: run the job once before"
             )
@@ -156,7 +184,7 @@ class TablesSink:
         following = layout if seen is None else self._following(spark, table, layout, seen, before).layout
         columns = self._columns(table, following)
         sink = self.tables.sink(table, columns)
-        if following.keys() != layout.keys() or is_new:
+        if following.keys() != layout.keys() or is_new or table in self._older:
             sink.ledger(spark)
         rows = self._projected(entries, table, following, columns)
         if before is None or isinstance(sink, ParquetFolder):
@@ -183,6 +211,7 @@ class TablesSink:
             F.lit(None).cast("binary").alias("key"),
             F.encode(_call(calls, owner), "UTF-8").alias("value"),
             F.lit(None).cast("binary").alias("gw"),
+            F.lit(0).alias(LOG_EPOCH),
         )
         together = call.where(F.col(owner).isNotNull()).repartition("source", F.col(owner))
         latest = partial(latest_of, table, layout, to_arrow_schema(columns))
@@ -225,7 +254,7 @@ class TablesSink:
         is_small = seen.rows <= ROWS_OF_A_FILE
         rows = self._projected(lacking, table, following.layout, columns, is_small=is_small)
         sink = self.tables.sink(table, columns)
-        if following.layout.keys() != layout.keys() or is_new:
+        if following.layout.keys() != layout.keys() or is_new or table in self._older:
             sink.ledger(spark)  # creates the table, or adds columns to it, where the format needs that
         sink.store(rows, ledger)
         self._ledgers[table], self._layouts[table] = ledger, following.layout
@@ -297,6 +326,8 @@ class TablesSink:
             stored = {
                 column.name: column.dataType.simpleString() for column in self.tables.columns(spark, table)
             }
+            if LOG_EPOCH not in stored:
+                self._older.add(table)
             self._layouts[table] = {
                 name: Type(text) for name, text in stored.items() if name not in fixed and text in set(Type)
             }

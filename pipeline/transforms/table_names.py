@@ -56,6 +56,7 @@ FIXED_COLUMNS = frozenset(
         "properties",
         "traits",
         "value",
+        "log_epoch",
         "log_partition",
         "log_offset",
         "dt",

@@ -63,6 +63,7 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     gw: bytes | None
+    log_epoch: int = 0
 
 
 class Cell(NamedTuple):
@@ -175,6 +176,7 @@ def fixed_columns(entry: Entry) -> dict[str, Any]:
         "id": (record.key or b"").decode(errors="replace"),
         "source": record.source or "",
         "received_at": entry.log_time,
+        "log_epoch": record.log_epoch,
         "log_partition": record.partition,
         "log_offset": record.offset,
         "dt": f"{entry.log_time:%Y-%m-%d}",
@@ -236,7 +238,7 @@ EXTRA_FIELDS = {
 
 _COMMON = ("id", "source", "user_id", "anonymous_id")
 _TIMES = ("received_at", "sent_at", "original_timestamp", "timestamp")
-_PLACE = ("log_partition", "log_offset", "dt")
+_PLACE = ("log_epoch", "log_partition", "log_offset", "dt")
 _OF_TYPE = {
     OTHERS: ("id", "source", "type", "received_at", "value", *_PLACE),
     CLOUDEVENTS: (

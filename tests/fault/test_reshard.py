@@ -77,7 +77,7 @@ def refusal(gateway: Gateway, *arguments: str) -> str:
 
 
 def divide(gateway: Gateway, partitions: int) -> None:
-    done = cli(gateway, "reshard", "plan", "--partitions", str(partitions), "--notice", "0")
+    done = cli(gateway, "reshard", "plan", "--partitions", str(partitions), "--notice", "0", "--force")
     assert done.returncode == 0, done.stderr.decode()
     assert b"is divided at offset" in done.stderr
 
@@ -175,6 +175,9 @@ async def test_topic_has_as_many_partitions_as_before_again_and_again(
     assert [row["verified"] for row in verified] == [True] * 4
     assert {path.name for path in (gateway.data / "index" / topic).iterdir()} == {f"{n}-4" for n in range(4)}
     gateway.stop()
+    checked = cli(gateway, "topics", "check")
+    assert b"__consumer_offsets" in checked.stdout, checked  # of a single broker
+    assert b"stay empty" not in checked.stdout, checked
     gateway.delete_index()
     gateway.start()  # with partitions of Kafka that rest
     for first, (earlier, answer) in enumerate(told, 1):
@@ -284,7 +287,7 @@ def test_topic_without_a_gateway_is_divided_by_the_command_and_one_partition_is_
     assert "partition 9 has no slots" in refusal(gateway, "plan", "--split", "9")
     divide(gateway, 8)
     assert "nothing to do" in refusal(gateway, "plan", "--partitions", "8")
-    done = cli(gateway, "reshard", "plan", "--split", "5", "--notice", "0")
+    done = cli(gateway, "reshard", "plan", "--split", "5", "--notice", "0", "--force")
     assert b"partition 9 gets 256 of 4096 slots of partition 5" in done.stderr
     assert done.returncode == 0, done.stderr.decode()
     slots = {row["partition"]: row["slots"] for row in rows(gateway, "reshard", "status")}

@@ -172,6 +172,7 @@ async def test_topic_made_anew_under_its_name_is_another_source_that_an_output_t
         (0, {"other_log": 55}),
         (0, {"other_log": 20, "in_earlier_log": 5}),
     ], audits
+    assert "everything of log_epoch 0 that its ledger lists in 1 partitions" in audits[1][0].stdout
     missing = job("audit", "--source", archive, "--epoch", "2")
     assert (missing.exit_code, "newest log_epoch is 1" in missing.stderr) == (2, True), missing
 

@@ -18,8 +18,10 @@ from pipeline.jobs.erase import remains
 from pipeline.runtime.erasures import KEY_VARIABLE, LIST_VARIABLE
 from pipeline.sinks.erasing import Erased, Eraser
 from tests.pipeline.conftest import Done, JobRunner
+from tests.support.gateway import Gateway
 from tests.support.logs import append_to_log
 from tests.support.records import RecordMaker
+from tests.support.verdict import read_sqlite
 
 Event = dict[str, Any]
 FORMATS = ["delta", "iceberg", "parquet"]
@@ -158,8 +160,8 @@ def test_a_person_is_erased_and_the_audit_names_only_that(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lake_format", ["delta", "parquet"])
-def test_a_person_has_no_row_in_any_table(
+@pytest.mark.parametrize("lake_format", FORMATS)
+def test_a_person_has_no_row_in_any_table_now_and_after_the_next_run(
     lake_format: str, job: JobRunner, spark: SparkSession, keys: Path, tmp_path: Path
 ) -> None:
     outputs = Outputs(tmp_path, job, lake_format, "tables")
@@ -174,9 +176,17 @@ def test_a_person_has_no_row_in_any_table(
     assert (died.exit_code, done.exit_code) == (2, 0), (died, done)
     assert named_in(outputs.texts(spark)) == []
     assert named_in(outputs.files()) == []
-    if lake_format != "parquet":
-        users = outputs.texts(spark).splitlines()
-        assert sum('"email":"other"' in row and '"_positions"' in row for row in users) == 1
+    rows = outputs.texts(spark).splitlines()
+    outputs.add([EVENTS[n] for n in (0, 3, 4, 6)])
+    outputs.run()
+    assert named_in(outputs.texts(spark)) == []
+    assert named_in(outputs.files()) == []
+    later = outputs.texts(spark).splitlines()
+    for found, identifies in ((rows, 1), (later, 2)):
+        of_other = [row for row in found if '"email":"other"' in row]
+        of_users = [row for row in of_other if '"_positions"' in row]
+        assert len(of_users) == (lake_format != "parquet")
+        assert len(of_other) - len(of_users) == identifies
 
 
 def test_backfills_replays_and_other_outputs_do_not_bring_a_person_back(
@@ -211,6 +221,35 @@ def test_backfills_replays_and_other_outputs_do_not_bring_a_person_back(
         assert (len(rows), named_in("".join(rows))) == (1, [])
     cleaned = spark.read.parquet(str(tmp_path / "clean" / "original")).toJSON().collect()
     assert (len(cleaned), named_in("".join(cleaned))) == (len(EVENTS) - GONE, [])
+
+
+def test_a_replay_of_the_topic_or_of_an_archive_posts_nothing_of_a_person(
+    job: JobRunner, keys: Path, tmp_path: Path
+) -> None:
+    """Into a real gateway: of the topic, which still has them, and of the archive, which has what is left."""
+    outputs = Outputs(tmp_path, job, "parquet", "archive")
+    outputs.add(EVENTS)
+    outputs.run()
+    assert outputs.erase(*PERSON).exit_code == 0
+    write_keys = tmp_path / "keys.yaml"
+    write_keys.write_text("- {key: web, source: web, scopes: [ingest, replay]}\n")
+    sources = (f"log://{tmp_path / 'log'}", f"parquet://{tmp_path / 'archive'}")
+
+    with Gateway(tmp_path / "gateway", {"GATEWAY_WRITE_KEYS_FILE": str(write_keys)}) as gateway:
+        command = ["replay", "--gateway", gateway.url]
+        done = [
+            job(*command, "--source", source, "--checkpoint", tmp_path / f"replayed-{n}")
+            for n, source in enumerate(sources)
+        ]
+        stored = read_sqlite(gateway.data)
+
+    left = len(EVENTS) - GONE
+    assert [d.stdout for d in done] == [
+        f"{left} accepted, 0 duplicates, 0 conflicts, 0 rejected\n",
+        f"0 accepted, {left} duplicates, 0 conflicts, 0 rejected\n",
+    ], done
+    assert len(stored) == left
+    assert named_in(str(stored)) == []
 
 
 def test_what_still_holds_a_person_is_told() -> None:

@@ -12,13 +12,12 @@ from pipeline.sinks.ledger import (
     CheckpointBatch,
     EarlierLog,
     Ledger,
-    Remedy,
     next_ledger,
     next_log,
-    refusal,
     start_offsets,
     with_records_end,
 )
+from pipeline.sinks.refusal import Remedy, refusal
 from pipeline.sources.origin import Origin
 
 JOB = "archive"

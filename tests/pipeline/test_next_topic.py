@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,14 +20,19 @@ from pipeline.runtime.erasures import KEY_VARIABLE, LIST_VARIABLE
 from pipeline.schema import LOG_EPOCH
 from pipeline.sinks.backfill import of_several_logs
 from pipeline.sinks.ledger import Ledger, next_log
+from pipeline.sinks.postgres import PostgresCounts
 from pipeline.sources.extent import CLOCK_SKEW_MAX
 from pipeline.sources.origin import Origin
 from pipeline.sources.records import LakeSource, Selection, read_lake
+from pipeline.transforms import table_rows
 from pipeline.transforms.clean_topic import archived
 from tests.pipeline.conftest import Done, JobRunner
 from tests.pipeline.test_exactly_once import SINKS, cut_off
+from tests.pipeline.test_job_tables import Log as JobLog
+from tests.pipeline.test_job_tables import Tables, die_at, identify, track
 from tests.support.jobs import JobProcess
 from tests.support.logs import append_to_log
+from tests.support.postgres import Postgres
 from tests.support.records import RecordMaker
 
 FORMATS = ["parquet", "delta", "iceberg"]
@@ -221,6 +227,73 @@ def test_erasure_of_one_log_s_row_leaves_the_other_log_s_row_of_that_place(
     logs.add(1, LATER)
     assert archive(1).exit_code == 0
     assert audit() == (0, {"erased": 5, "other_log": len(FIRST)})
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_counts_in_postgres_go_on_with_the_next_log_once(
+    is_stored: bool, logs: Logs, job: JobRunner, tmp_path: Path
+) -> None:
+    with Postgres() as server, psycopg.connect(server.url, autocommit=True) as connection:
+        command = ["minute_counts", "--to", server.url, "--checkpoint", tmp_path / "checkpoint", "--once"]
+
+        def run(log: int, *more: str) -> int:
+            return job(*command, "--source", logs.source(log), *more).exit_code
+
+        done = [run(0), run(1)]
+        with pytest.MonkeyPatch.context() as patched:
+            cut_off(patched, PostgresCounts, is_stored=is_stored)
+            done.append(run(1, "--next-topic"))
+        done += [run(1, "--next-topic"), run(0, "--next-topic")]
+        counted = connection.execute("SELECT sum(events) FROM minute_counts").fetchone()
+
+    assert done == [0, 2, 2, 0, 2]
+    assert counted == (len(FIRST) + len(NEXT),)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lake_format", FORMATS)
+def test_tables_go_on_with_the_next_log_unless_a_batch_was_cut_off(
+    lake_format: str, job: JobRunner, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The tables of the first log began without the column."""
+    calls = [call for n in range(4) for call in (track("Seen", n=n), identify(f"u-{n}", n=n))]
+    first, second = JobLog(tmp_path / "first"), JobLog(tmp_path / "second")
+    out = tmp_path / "tables"
+
+    def without_epoch(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(name for name in names if name != LOG_EPOCH)
+
+    def run(log: JobLog, *more: str) -> Done:
+        command = ["tables", "--source", f"log://{log.data}", "--out", out, "--format", lake_format]
+        return job(*command, "--once", *more)
+
+    first.add(calls)
+    with pytest.MonkeyPatch.context() as patched:
+        of_type = {table: without_epoch(names) for table, names in table_rows._OF_TYPE.items()}
+        patched.setattr(table_rows, "_OF_TYPE", of_type)
+        patched.setattr(table_rows, "_OF_EVENT", without_epoch(table_rows._OF_EVENT))
+        done = [run(first)]
+    first.add(calls[:2])
+    with pytest.MonkeyPatch.context() as patched:
+        die_at(patched, lake_format, 2)
+        died = run(first)
+    second.add(calls)
+    refused = run(second, "--next-topic")
+    done += [run(first), run(second, "--next-topic")]
+    second.add([identify("u-0", n=50)], late_ms=-3_600_000)
+    done.append(run(second))
+
+    assert [d.exit_code for d in (died, refused)] == [2, 2], (died, refused)
+    assert "have a part of a batch that other tables lack" in refused.stderr
+    assert [d.exit_code for d in done] == [0] * 4, done
+    tables = Tables(spark, lake_format, out)
+    for table in ("tracks", "seen", "identifies"):
+        places = tables.rows(f"SELECT coalesce(log_epoch, 0), log_partition, log_offset FROM {table}")
+        assert (table, len(set(places))) == (table, len(places))
+        assert Counter(place[0] for place in places) == {0: first.rows[table], 1: second.rows[table]}
+    if lake_format != "parquet":
+        users = dict(tables.rows("SELECT id, n FROM users"))
+        assert users == {"u-0": 50, "u-1": 1, "u-2": 2, "u-3": 3}
 
 
 def test_days_that_may_be_of_both_logs_are_not_replaced(

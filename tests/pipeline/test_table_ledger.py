@@ -1,14 +1,16 @@
 """Claim: each table takes of a batch exactly what it lacks, wherever a job was killed."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import PipelineError
-from pipeline.sinks.ledger import CheckpointBatch, Ledger
-from pipeline.sinks.table_ledger import held_ahead, table_ledger
+from pipeline.sinks.ledger import CheckpointBatch, Ledger, next_log
+from pipeline.sinks.table_ledger import held_ahead, is_ahead, is_of, table_ledger
+from pipeline.sources.origin import Origin
 
 
 def batch_of(commit: int, start: int, end: int) -> Ledger:
@@ -34,6 +36,21 @@ def test_table_of_another_job_or_source_is_refused(job: str, origin: str) -> Non
     before = replace(batch_of(1, 0, 10), job=job, origin=origin)
     with pytest.raises(PipelineError, match="name another output"):
         table_ledger(before, batch_of(2, 10, 20), table="tracks")
+
+
+def test_table_goes_on_with_the_next_log_whatever_it_held_of_the_one_before() -> None:
+    origin, closed_at = Origin("log:2/events", "events", 1, {0: 0}), datetime(2026, 1, 5, tzinfo=UTC)
+    job = next_log(batch_of(4, 30, 40), origin, closed_at)
+    batch = replace(job, held={0: (0, 7)}, added={0: (0, 7)})
+
+    for before in (batch_of(2, 30, 40), batch_of(2, 0, 10), batch_of(9, 40, 99)):
+        following = table_ledger(before, batch, table="tracks")
+        assert following == replace(batch, commit=before.commit + 1)
+        assert held_ahead(before, batch) == {}
+        assert (is_of(before, batch), is_ahead(before, batch)) == (True, False)
+        assert table_ledger(following, batch, table="tracks") is None
+    assert not is_of(batch, batch_of(4, 30, 40))
+    assert is_ahead(batch_of(2, 40, 50), batch_of(4, 30, 40))
 
 
 def test_batches_of_an_archive_are_counted_and_belong_to_one_checkpoint() -> None:

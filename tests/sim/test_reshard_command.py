@@ -38,7 +38,7 @@ async def world_with_command() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
     return (
         world,
         topic,
-        Resharding(settling, f"{CLEAN.name}.routing", add, 3600.0, 24 * 3600.0),
+        Resharding(settling, f"{CLEAN.name}.routing", add, 3600.0, 24 * 3600.0, lambda: None),
     )
 
 

@@ -41,6 +41,8 @@ from dedupe.storage.signs import CUT_NOW, PREPARED, Signs, signs_of
 NOTES_PARTITION = 0
 TOPIC_AUTHORIZATION_FAILED = 29
 READ_RECORDS_MAX = 1_000
+READ_AT_ONCE = 16
+"""Partitions whose decisions are read at the same time."""
 
 
 class RoutingKey(NamedTuple):
@@ -126,10 +128,12 @@ class RoutingTopic:
         for said in self._plans:
             routing = routing.with_plan(said) if isinstance(said, Plan) else routing.with_marking(said)
         if self._plans:
-            seal = await self.seal()
-            for partition in range(max(said.partitions for said in self._plans if isinstance(said, Plan))):
-                for decision in seal.decisions_in(partition, await self._decisions_of(partition)):
-                    routing = routing.with_decision(decision)
+            seal, slots = await self.seal(), asyncio.Semaphore(READ_AT_ONCE)
+            plans = [said for said in self._plans if isinstance(said, Plan)]
+            partitions_of_log = range(max(plan.partitions for plan in plans))
+            beside = await asyncio.gather(*(self._decisions_of(each, slots) for each in partitions_of_log))
+            for partition, records in enumerate(beside):
+                routing = routing.with_all(seal.decisions_in(partition, records))
         return routing, routing.version.plan in self._closed
 
     async def signs(self, plan: int) -> Signs:
@@ -154,16 +158,17 @@ class RoutingTopic:
         ids = dict.fromkeys((await self._cluster.topic_id(self._key.topic), NO_TOPIC_ID))
         return Seal(self._log_id(), tuple(ids), self._key.mac_key)
 
-    async def _decisions_of(self, partition: int) -> list[LogRecord]:
+    async def _decisions_of(self, partition: int, slots: asyncio.Semaphore) -> list[LogRecord]:
         """Return the records beside a clean partition."""
         tp = TopicPartition(self.name, partition + 1)
-        start, end = await self._cluster.offsets(tp, EARLIEST, LATEST)
         found: list[LogRecord] = []
-        with closing(
-            PartitionReader(self._config, self._cluster, tp, start, fetch_bytes=FETCH_BYTES_OF_FEW)
-        ) as reader:
-            while reader.position < end:
-                found += await self._read(reader)
+        async with slots:
+            start, end = await self._cluster.offsets(tp, EARLIEST, LATEST)
+            with closing(
+                PartitionReader(self._config, self._cluster, tp, start, fetch_bytes=FETCH_BYTES_OF_FEW)
+            ) as reader:
+                while reader.position < end:
+                    found += await self._read(reader)
         return found
 
     async def _write(self, record_of: Callable[..., NewRecord]) -> None:

@@ -1,6 +1,6 @@
 {%- set own = [
     'id', 'source', 'user_id', 'anonymous_id', 'received_at', 'sent_at', 'original_timestamp', 'timestamp', 'traits',
-    'log_partition', 'log_offset', 'dt', '_rescued', 'call_number'
+    'log_epoch', 'log_partition', 'log_offset', 'dt', '_rescued', 'call_number'
 ] -%}
 select
     source || '/' || user_id as user_key,

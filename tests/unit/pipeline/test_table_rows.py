@@ -105,6 +105,7 @@ def test_cloudevent_has_its_attributes_as_columns() -> None:
         "received_at": NOON,
         "value": made,
         "log_partition": 1,
+        "log_epoch": 0,
         "log_offset": 0,
         "dt": "2026-01-01",
         "_rescued": None,
