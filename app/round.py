@@ -27,7 +27,15 @@ from app.admin.limit_metrics import LimitCollector
 from app.admin.tail import Tail
 from app.auth.ingress_limits import IngressLimits
 from app.auth.key_file import LOOK_INTERVAL_S, KeyFile
-from app.build import Alarms, build_ingest, build_inputs, build_replays, build_router, with_side_topics
+from app.build import (
+    Alarms,
+    build_ingest,
+    build_inputs,
+    build_replays,
+    build_router,
+    index_policies,
+    with_side_topics,
+)
 from app.group import GroupBefore, GroupLanes
 from app.http.penalties import DELAY_S
 from app.http.problems import Problems
@@ -194,8 +202,10 @@ def build_plan_watch(
             logger.error("this process cannot follow the plan: mend that, or close it", error=str(err))
             yield None
             return
-        store.snapshots = None  # nobody has any of these partitions yet
+        store.snapshots = None  # nobody has any of these indexes yet
         log_of, context = partial(opened.store.partition_log, topic.name), router.lanes[0].context
+        window_policy, session_policy = index_policies(settings, planned, house.clock.now_ms())
+        context = replace(context, window_policy=window_policy, session_policy=session_policy)
         try:
             yield Preparation(routing, router.lanes, log_of, context, store, lambda: router.has_disk_room)
         finally:

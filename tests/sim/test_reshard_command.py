@@ -46,9 +46,9 @@ async def world_with_command() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
 
 async def cut(world: ReshardWorld, partition: int, *, keeps: bool = False) -> None:
     log = world.log.another().deciding_log(CLEAN.name, partition)
-    await decide(
-        log, world.seal, world.plans[-1], partition, world.layout, world.identity, keeps=keeps, now_ms=1
-    )
+    plan = world.routing().plan
+    assert plan is not None
+    await decide(log, world.seal, plan, partition, world.layout, world.identity, keeps=keeps, now_ms=1)
 
 
 async def test_plan_with_a_cut_goes_on_although_somebody_wished_to_close_it() -> None:
@@ -147,7 +147,8 @@ async def test_dry_run_says_what_new_partitions_read_and_changes_nothing() -> No
     await command.plan(Wanted(2 * CLEAN.partitions), notice_s=0, is_dry=True)
 
     assert records == 40
-    assert f"read {offsets} records before they serve, 1 minutes" in topic.told[-1]
+    assert f"read {offsets} records, while they serve" in topic.told[-1]
+    assert "1 minutes of one gateway" in topic.told[-1]
     assert f"{offsets / 2:,.0f} ids are kept twice" in topic.told[-1]
     assert not world.plans
 
