@@ -19,6 +19,9 @@ from dedupe.model.clock import Clock
 from dedupe.partition.lane import Lane
 from dedupe.route import Route
 
+PEERS_S = 2.0
+"""How long other workers may take to have all their requests answered, before lanes end here for a plan."""
+
 LaneName: TypeAlias = tuple[str, int]
 """A topic and a partition."""
 
@@ -81,7 +84,11 @@ class GroupLanes:
         self.input_shares = GroupShares(membership, own.worker_id)
         self.can_follow = own.standby
         self.peers = Peers(
-            own.worker_id, secret=settings.gateway.identity_key, clock=clock, network=network_of(settings)
+            own.worker_id,
+            secret=settings.gateway.identity_key,
+            clock=clock,
+            network=network_of(settings),
+            plan=plan,
         )
         self.manager = LaneManager(
             member,
@@ -109,8 +116,9 @@ class GroupLanes:
             if not self._goes_on:
                 await self.membership.leave()
 
-    def go_on(self) -> None:
+    async def go_on(self) -> None:
         self._goes_on = True
+        await self.manager.directory.pause(PEERS_S)
 
     @property
     def left(self) -> GroupBefore | None:

@@ -46,7 +46,6 @@ from app.process.life import (
     url_of,
 )
 from app.process.plan_progress import PlanProgress
-from app.process.plan_watch import OPEN_POLL_S
 from app.round import House, Round, build_plan_watch, build_round, index_names
 from app.settings.data_dir import locked
 from app.settings.model import Settings
@@ -212,8 +211,7 @@ class _Process:
             The clean partitions that it owned last; None if it was fenced by the plan's other owners.
         """
         gate = self._gates[0]
-        peers_s = 2 * OPEN_POLL_S if settings.group.peer_listen else 0.0
-        turn = Turn(gate, peers_s=peers_s, answer_s=settings.limits.answer_timeout)
+        turn = Turn(gate, answer_s=settings.limits.answer_timeout)
         background_tasks = [*this.background_tasks, open_gate(gate, this.router)]
         if opened.plans is not None:
             assert self._house is not None

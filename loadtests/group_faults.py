@@ -180,7 +180,7 @@ async def divide(bench: Bench) -> None:
     row = Row("8 to 16 partitions", "3", 2 * PARTITIONS)
     async with bench.group(row, 3) as workers, workers.load() as load:
         await asyncio.sleep(LOAD_S)
-        arguments = ("reshard", "plan", "--partitions", str(row.partitions), "--notice", "0")
+        arguments = ("reshard", "plan", "--partitions", str(row.partitions), "--notice", "0", "--force")
         done = await asyncio.to_thread(cli, workers.all[0], *arguments)
         assert done.returncode == 0, done.stderr.decode()
         await until_in_thread(lambda: all(len(each.states()) > row.partitions for each in workers.all))

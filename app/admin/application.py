@@ -103,6 +103,7 @@ class AdminContext:
             for number, lane in enumerate(router.all_lanes)
         ]
         return {
+            "version": VERSION,
             "worker": self.worker,
             **answers_of(router.answers),
             "refused_requests": refusals_of(self.refusals),
@@ -259,7 +260,6 @@ def _add_stats(
         return json_answer(
             {
                 "schema_version": SCHEMA_VERSION,
-                "version": VERSION,
                 "uptime_seconds": round(time.monotonic() - began, 3),
                 "mode": settings.gateway.mode,
                 "log": settings.log.kind,

@@ -14,12 +14,18 @@ from dedupe.partition.state import LaneState
 
 
 def reshard_document(progress: PlanProgress, layout: Layout) -> dict[str, Any]:
-    """Return the plan that a worker follows, and for how long its requests have waited for the next one."""
+    """
+    Return the plan that a worker follows, how far it has prepared the next one, and for how long its requests
+    have waited for that.
+    """
     waiting_s = progress.waiting_s
     return {
         "plan": progress.number,
         "partitions_begun": layout.base,
         "slots": layout.slots,
+        "preparing": [
+            {"partition": partition, "lag": lag} for partition, lag in sorted(progress.preparing.items())
+        ],
         "waiting_seconds": None if waiting_s is None else round(waiting_s, 3),
     }
 
@@ -65,6 +71,15 @@ class ReshardCollector(ScrapedCollector):
             "Number of the plan by which the gateway spreads events; 0 if the topic was never divided",
             self._progress.number,
         )
+        lags = GaugeMetricFamily(
+            "gateway_prepared_lag_records",
+            "Offsets that a new partition of an open plan has yet to read, where it is prepared",
+            labels=["partition"],
+        )
+        for partition, lag in self._progress.preparing.items():
+            if lag is not None:
+                lags.add_metric([str(partition)], lag)
+        yield lags
         yield GaugeMetricFamily(
             "gateway_reshard_waiting_seconds",
             "How long requests have waited for the topic to be divided; 0 while the gateway serves",

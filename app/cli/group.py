@@ -46,7 +46,7 @@ def group(url: Url = DEFAULT_URL, admin_token: Token = None, output: Screen = No
 
     Example: `gateway group -o json --url http://10.0.0.7:9090`
     """
-    document = _group_at(AdminClient(url, admin_token))
+    document = group_at(AdminClient(url, admin_token))
     chosen, rows = output or Format.TABLE, rows_of(document)
     if chosen is Format.TABLE:
         print_rows([_screen_row(row) for row in rows], chosen)
@@ -79,7 +79,7 @@ def drain(
     AdminClient(url, admin_token).ask(path, method="POST", timeout_s=TIMEOUT_S)
 
 
-def _group_at(admin: AdminClient) -> Stats:
+def group_at(admin: AdminClient) -> Stats:
     """Return the statistics of a group, or those of a gateway that is in none, in the same form."""
     own = admin.ask("/admin/v1/stats", timeout_s=TIMEOUT_S)
     if own["group"] is None:

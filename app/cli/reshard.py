@@ -1,7 +1,8 @@
 """`gateway reshard`: by which rules the events of a log are spread over its partitions."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from app.cli.admin_client import AdminClient
 from app.cli.console import guarded, note, run_quietly
 from app.cli.options import DEFAULT_URL, Output, Token, Url, print_rows
+from app.cli.plan_check import check_gateways
 from dedupe.model.errors import GatewayError
 
 if TYPE_CHECKING:
@@ -25,7 +27,9 @@ NOTICE_S = 600.0
 
 
 @asynccontextmanager
-async def _resharding() -> "AsyncIterator[Resharding]":
+async def _resharding(
+    check_gateways: Callable[[], None] = lambda: None,
+) -> "AsyncIterator[Resharding]":
     from app.cli.resharding import Resharding, check_is_begun
     from app.settings.model import Settings
     from app.settings.section import load
@@ -44,7 +48,9 @@ async def _resharding() -> "AsyncIterator[Resharding]":
         settling = Settling(store, topic, identity, SystemClock(), note)
         window_s = settings.index.window
         remembered_s = max(window_s, settings.index.session_lease) + DAY
-        yield Resharding(settling, routing_topic_of(topic.name), add_partitions, window_s, remembered_s)
+        yield Resharding(
+            settling, routing_topic_of(topic.name), add_partitions, window_s, remembered_s, check_gateways
+        )
 
 
 @reshard.command()
@@ -61,23 +67,33 @@ def plan(
         float, typer.Option(min=0, help="Seconds between new partitions of Kafka and their first events.")
     ] = NOTICE_S,
     now: Annotated[
-        bool, typer.Option("--now", help="Do not wait until gateways have prepared new partitions.")
+        bool, typer.Option("--now", help="Do not wait until gateways have prepared new indexes.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would move and what it takes, and do nothing.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    admin_token: Token = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Do not ask the gateways whether they can follow the plan now.")
     ] = False,
 ) -> None:
     """
     Divide the clean topic on Kafka into more or fewer partitions, or a busy one in two.
 
-    Gateways that run go on by themselves, with the same settings: requests wait for seconds meanwhile, at
-    most GATEWAY_ANSWER_TIMEOUT, then they are answered 503. A partition that no gateway divides within five
-    seconds is divided by this command. GATEWAY_PARTITIONS stays what the topic began with. Ids, receipts and
-    client sessions stay known: the index of a partition that is given slots is read from the logs that had
-    them, up to 100,000 records a second, before it serves; its events get 503 until then. Kafka keeps
-    partitions that have no slots any more; they rest. If this command ends early, gateways go on, and so does
-    the same command. The way back is a plan of the number of before. Exit codes: 0 divided, 1 the cluster
-    does not answer, 2 it is refused, 3 the log is of another secret.
+    Gateways that run first read the new indexes of partitions that get slots, 30,000 records a second each,
+    while they serve; this command tells how far they are. Then they go on by themselves, with the same
+    settings: requests wait for about a second meanwhile, at most GATEWAY_ANSWER_TIMEOUT, then they are
+    answered 503. A partition that no gateway divides within five seconds is divided by this command.
+    GATEWAY_PARTITIONS stays what the topic began with. Ids, receipts and client sessions stay known. Where no
+    gateway runs, and with --now, indexes are read after that, up to 100,000 records a second; events of these
+    partitions get 503 until then. Kafka keeps partitions that have no slots any more; they rest. If this
+    command ends early, gateways go on, and so does the same command. The way back is a plan of the number of
+    before.
+
+    It is refused while the gateway at --url, or a worker of its group, does not answer, is of an older
+    version, or must not end now (see `gateway group`), for example since a partition has no standby. Exit
+    codes: 0 divided, 1 the cluster does not answer, 2 it is refused, 3 the log is of another secret.
 
     Example: `gateway reshard plan --partitions 16 --dry-run`, then `gateway reshard plan --partitions 16`
     """
@@ -85,8 +101,8 @@ def plan(
     async def run() -> None:
         from app.cli.resharding import Wanted
 
-        wanted = Wanted(partitions, split)
-        async with _resharding() as resharding:
+        client, wanted = AdminClient(url, admin_token), Wanted(partitions, split)
+        async with _resharding(partial(check_gateways, client) if not force else lambda: None) as resharding:
             await resharding.plan(wanted, notice_s=notice, is_dry=dry_run, is_now=now)
         note("nothing has changed" if dry_run else "gateways that run go on with all partitions")
 

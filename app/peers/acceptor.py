@@ -81,7 +81,7 @@ class Acceptor(Connection):
     def _on_hello(self, _number: int, body: memoryview) -> None:
         if self._hello is not None:
             refuse("wrong_state")
-        self._hello = hello = hello_of(body)
+        self._hello = hello = hello_of(body, self.shared.plan)
         shared = self.shared
         if hello.to != shared.worker or hello.worker == shared.worker:
             refuse("wrong_worker")

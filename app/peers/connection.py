@@ -55,6 +55,8 @@ class Shared:
     limits: PeerLimits = field(default_factory=PeerLimits)
     metrics: PeerMetrics = field(default_factory=PeerMetrics)
     rng: random.Random = field(default_factory=random.SystemRandom)
+    plan: int = 0
+    """By which this worker's lanes are divided; workers of other plans are refused."""
 
     @property
     def versions(self) -> Versions:

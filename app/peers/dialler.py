@@ -10,7 +10,7 @@ from app.peers.codec import Forwarded, outcomes_of, submissions_body
 from app.peers.connection import UNANSWERED, Connection, Shared
 from app.peers.errors import error_of, reason_of, refuse
 from app.peers.frames import HEAD, PATH, Kind, packed, unpacked
-from app.peers.handshake import ACCEPTS, DIALS, MAGIC, Hello, challenge_of, check_proof, proof_of
+from app.peers.handshake import ACCEPTS, DIALS, Hello, challenge_of, check_proof, magic_of, proof_of
 from app.peers.limits import PATH_BYTES, Versions
 from dedupe.model.errors import (
     DeadlineExceededError,
@@ -24,6 +24,7 @@ REFUSALS = {
     "unauthenticated": "this worker has another GATEWAY_IDENTITY_SECRET",
     "version": "this worker speaks no version of the frames that it speaks",
     "wrong_worker": "another worker listens at its address, or has this worker's name",
+    "other_plan": "this worker follows another plan of the topic's partitions, until one of both is over",
     "late_handshake": "the handshake took too long",
     "too_many_strangers": "too many connections there are not authenticated yet",
     "malformed": "it cannot read the handshake",
@@ -80,7 +81,7 @@ class Dialler(Connection):
 
     def on_made(self) -> None:
         shared = self.shared
-        self._hello = Hello(MAGIC, *shared.versions, shared.worker, self.to, shared.nonce())
+        self._hello = Hello(magic_of(shared.plan), *shared.versions, shared.worker, self.to, shared.nonce())
         self.send(Kind.HELLO, 0, packed(self._hello))
 
     def reason_of_loss(self, err: Exception) -> str:

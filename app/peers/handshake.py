@@ -26,13 +26,25 @@ NAME_CHARS_MAX = 255
 DIALS, ACCEPTS = b"dials", b"accepts"
 
 MAGIC = "gateway-peers"
+
+
+def magic_of(plan: int) -> str:
+    """
+    Return the first field of HELLO, which each proof covers.
+
+    Workers that follow different plans do not talk to each other: one would send events to lanes in which
+    they are not at home. Without a plan it is MAGIC.
+    """
+    return f"{MAGIC}/{plan}" if plan else MAGIC
+
+
 _PURPOSE = b"gateway-peers-1"  # at most 16 bytes
 
 
 class Hello(NamedTuple):
     """The dialler's first message."""
 
-    magic: str
+    magic: str  # see magic_of
     newest: int
     oldest: int
     worker: str
@@ -49,11 +61,13 @@ class Challenge(NamedTuple):
     nonce: bytes
 
 
-def hello_of(body: memoryview) -> Hello:
-    """Decode HELLO. Raises FrameRefusedError."""
+def hello_of(body: memoryview, plan: int = 0) -> Hello:
+    """Decode HELLO, for a worker that follows a plan. Raises FrameRefusedError."""
     hello = Hello._make(_fields(body, len(Hello._fields)))
-    if hello.magic != MAGIC:
+    if type(hello.magic) is not str or hello.magic.partition("/")[0] != MAGIC:
         refuse("malformed")
+    if hello.magic != magic_of(plan):
+        refuse("other_plan")
     _check(hello.newest, hello.oldest, hello.nonce, hello.worker, hello.to)
     return hello
 

@@ -38,8 +38,20 @@ class Peers(links.Peers):
         limits: PeerLimits | None = None,
         network: Network | None = None,
         rng: random.Random | None = None,
+        plan: int = 0,
     ) -> None:
-        """Connect nothing until `run`; `secret` is the same for all workers, `worker` unique."""
+        """
+        Connect nothing until `run`.
+
+        Args:
+            worker: the name, unique in the group.
+            secret: the same for all workers.
+            clock: of deadlines.
+            limits: of connections.
+            network: how to reach others.
+            rng: for nonces and pauses.
+            plan: the number of the last plan that is carried out; workers of others are not reached.
+        """
         self._shared = Shared(
             worker,
             key_of(secret),
@@ -47,6 +59,7 @@ class Peers(links.Peers):
             limits or PeerLimits(),
             PeerMetrics(),
             rng or random.SystemRandom(),
+            plan,
         )
         self._handler: PeerRequestHandler | None = None  # None unless running
         self._network = network or SocketNetwork()

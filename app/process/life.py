@@ -205,8 +205,11 @@ class Lanes(Protocol):
     async def hand_over(self) -> bool:
         """Move all lanes to other workers, bounded in time; return False if there are none."""
 
-    def go_on(self) -> None:
-        """Keep what the next round of this process goes on with: its place in the group."""
+    async def go_on(self) -> None:
+        """
+        Prepare for the next round of this process: wait until no other worker needs these lanes, bounded in
+        time, and keep the place in the group.
+        """
 
     async def finish(self, limit_s: float) -> None:
         """Let all lanes finish their queues within `limit_s` seconds, and end them."""
@@ -244,21 +247,18 @@ class Servers:
 class Turn:
     """How a round of a process ends although the process goes on: the topic is being divided."""
 
-    def __init__(self, gate: Gate, *, peers_s: float, answer_s: float) -> None:
+    def __init__(self, gate: Gate, *, answer_s: float) -> None:
         """
         Keep the gate as it is.
 
         Args:
             gate: that of the ingest port.
-            peers_s: how long other workers of the group may take to close theirs: their requests for lanes
-                of this process are answered meanwhile.
             answer_s: how long answers of requests that are inside may take.
         """
         self.is_due = asyncio.Event()
         self.owned: list[int] = []
         """Clean partitions that this process served when its round ended."""
         self._gate = gate
-        self._peers_s = peers_s
         self._answer_s = answer_s
 
     async def leave_off(self, router: Router, lanes: Lanes, *, drain_timeout_s: float) -> None:
@@ -266,11 +266,10 @@ class Turn:
         logger.info("the topic is being divided: requests wait until all of its partitions are known")
         router.is_paused = True
         self._gate.close()
-        await asyncio.sleep(self._peers_s)
         await self._gate.wait_until_empty(self._answer_s)
+        await lanes.go_on()
         self.owned = [lane.partition for lane in router.lanes if lane.is_serving]
         router.drain()
-        lanes.go_on()
         await lanes.finish(drain_timeout_s)
 
 

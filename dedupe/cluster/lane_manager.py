@@ -18,6 +18,7 @@ import structlog
 
 from dedupe.cancellation import is_own_cancellation
 from dedupe.cluster.assignment import NOBODY, Assignment, Member, WorkerId
+from dedupe.cluster.carrying import Carrying
 from dedupe.cluster.claims import Claims, without_index
 from dedupe.cluster.hand_overs import HandOvers
 from dedupe.cluster.links import PeerLink, Peers, Status
@@ -60,12 +61,7 @@ class LaneManager:
         has_disk_room: Callable[[], bool],
         begun: Assignment | None = None,
     ) -> None:
-        """
-        Manage no lane until `run`.
-
-        `lanes` are all lanes of the log, those of quarantine last; `begun` is how they are assigned until the
-        group says so.
-        """
+        """Manage no lane until `run`; `lanes` are all of the log, quarantine's last; see Carrying."""
         self.generation = -1
         self.assignment = Assignment((NOBODY,) * len(lanes), (NOBODY,) * len(lanes), {})
         self.moves = 0  # lanes that came here from other workers
@@ -75,8 +71,7 @@ class LaneManager:
         """Whether the group is requested to move this worker's lanes to other workers."""
         self._member = member
         self._membership = membership
-        self._peers = peers
-        self._clock = clock
+        self._peers, self._clock = peers, clock
         self.directory = PeerDirectory(len(lanes), peers, clock)
         self.standing = Standing(lanes, self.directory, clock)
         self._running: set[int] = set()  # lanes owned here and not released
@@ -92,8 +87,7 @@ class LaneManager:
         self._claimed: set[int] = set()  # lanes owned here without an assignment
         self._claims = Claims(lanes, self.directory, clock, self._is_standby)
         self._elsewhere: set[int] = set()  # lanes that other workers own, or owned last
-        self._has_carried_over = begun is not None
-        self._begun = begun  # None once the group has assigned lanes
+        self._carrying = Carrying(begun, lanes, clock)
         self._joined_at: float | None = None
         self._is_stopping = False
         self._is_late = False  # leaving for longer than FOLLOW_S
@@ -117,8 +111,8 @@ class LaneManager:
         followed = [
             number
             for number, lane in enumerate(self.lanes)
-            if lane.state is LaneState.FOLLOWING
-            and (lane.follower.is_caught_up or self._begun is not None)  # it was, when the lanes began
+            if (lane.state is LaneState.FOLLOWING and lane.follower.is_caught_up)
+            or (self._is_held_up() and self.role_of(number) is Role.FOLLOWER)  # it was, in the last round
         ]
         self._unreachable = self.directory.unreachable()
         self._told_given_up = tuple(sorted(self.hand_overs.unwanted))
@@ -132,7 +126,7 @@ class LaneManager:
             why_unreached=tuple(map(self.directory.why_unreachable, self._unreachable)),
             given_up=self._told_given_up,
             is_new=self._was_new,
-            has_carried_over=self._was_new and self._has_carried_over,
+            has_carried_over=self._was_new and self._carrying.was_begun,
             is_late=self._is_late,
         )
 
@@ -146,8 +140,8 @@ class LaneManager:
                 self._claims.owner_since[number] = generation
             if owner not in (NOBODY, self.worker):
                 self._elsewhere.add(number)
-        if assignment is not self._begun:
-            self._begun = None
+        if assignment is not self._carrying.begun:
+            self._carrying.begun = None
             self._joined_at = self._clock.monotonic() if self._joined_at is None else self._joined_at
         for link in assignment.broken:
             if f" -> {self.worker}: " in link and link not in self.assignment.broken:
@@ -177,8 +171,8 @@ class LaneManager:
         Raises:
             ExceptionGroup: of IdentityMismatchError; this process must not serve this log.
         """
-        if self._begun is not None:
-            self.on_assignment(self._begun.generation, self._begun)
+        if (begun := self._carrying.begun) is not None:
+            self.on_assignment(begun.generation, begun)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._membership.run(self.describe, self.on_assignment))
             tasks.create_task(self._watch_peers())
@@ -248,7 +242,8 @@ class LaneManager:
         owned, slow = frozenset(self._running), self.hand_overs.slow
         told = frozenset(active), frozenset(failing), self.is_leaving, given_up, self.standing.unserved()
         lacking = without_index(self.lanes, running, self._clock)
-        return Status(self.generation, owned, *told, slow.handed_over, slow.commit_ms, lacking)
+        later = slow.commit_ms, lacking, self.directory.is_paused
+        return Status(self.generation, owned, *told, slow.handed_over, *later)
 
     # ---- running lanes
 
@@ -277,6 +272,8 @@ class LaneManager:
         role = self.role_of(number)
         if role is Role.OWNER and await self._wait_until_released(number):
             await self._own(number, lane)
+        elif role is Role.FOLLOWER and self._is_held_up():
+            await asyncio.sleep(POLL_S)
         elif role is Role.FOLLOWER:
             await self._follow(number, lane)
         elif role is Role.NONE:
@@ -285,7 +282,7 @@ class LaneManager:
 
     async def _wait_until_released(self, number: int) -> bool:
         """Wait until no other worker owns the lane, at most RELEASE_S; False if the role changes."""
-        if self._begun is not None and self.role_of(number) is Role.OWNER:
+        if self._carrying.begun is not None and self.role_of(number) is Role.OWNER:
             return True  # nobody else can have it, or it was this worker's
         deadline = Deadline(self._clock, RELEASE_S)
         while self.role_of(number) is Role.OWNER:
@@ -390,6 +387,9 @@ class LaneManager:
         self._claims.owner_since[number] = self.generation + 1
         self._wake[number].set()
         self._membership.rejoin()
+
+    def _is_held_up(self) -> bool:
+        return self._carrying.holds_up(n for n in range(len(self.lanes)) if self.role_of(n) is Role.OWNER)
 
     def _is_new(self) -> bool:
         return self._joined_at is None or self._clock.monotonic() - self._joined_at < NEW_S

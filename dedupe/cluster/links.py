@@ -29,14 +29,17 @@ class Status(NamedTuple):
     handed_over: frozenset[int] = frozenset()  # served until the group assigns them to quicker workers
     commit_ms: Mapping[str, int] = {}  # the median of its commits, by leader
     without_index: frozenset[int] = frozenset()  # owned, but their index fails or is rebuilt, not their log
+    is_paused: bool = False  # it waits for a plan, and has no request under way at another worker
 
     def encode(self) -> list[Any]:
         """Encode it as plain values; fields of later versions only if they say something."""
         lanes = map(sorted, (self.owned, self.active, self.failing))
         unserved = None if self.unserved is None else sorted(self.unserved)
         times = sorted(self.commit_ms.items())
-        later = [sorted(self.given_up), unserved, sorted(self.handed_over), times, sorted(self.without_index)]
-        says = self.given_up, unserved is not None, self.handed_over, self.commit_ms, self.without_index
+        lanes_later = map(sorted, (self.given_up, self.handed_over, self.without_index))
+        given_up, handed_over, without_index = lanes_later
+        later = [given_up, unserved, handed_over, times, without_index, self.is_paused]
+        says = given_up, unserved is not None, handed_over, times, without_index, self.is_paused
         count = max((place for place, is_told in enumerate(says, 1) if is_told), default=0)
         return [self.generation, *lanes, self.is_leaving, *later[:count]]
 
@@ -51,8 +54,8 @@ class Status(NamedTuple):
         if not all(isinstance(number, int) for numbers in ([generation], *lanes) for number in numbers):
             raise ValueError("not a status")
         owned, active, failing = map(frozenset, lanes)
-        later: list[Any] = [*fields[FIRST_FIELDS:], None, None, None, None, None]
-        given_up, unserved, handed_over, commit_ms, without_index, *_ = later
+        later: list[Any] = [*fields[FIRST_FIELDS:], None, None, None, None, None, None]
+        given_up, unserved, handed_over, commit_ms, without_index, is_paused, *_ = later
         return cls(
             generation,
             owned,
@@ -64,6 +67,7 @@ class Status(NamedTuple):
             _numbers_of(handed_over) or frozenset(),
             _times_of(commit_ms),
             _numbers_of(without_index) or frozenset(),
+            is_paused is True,
         )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from dedupe.cluster.assignment import WorkerId
 from dedupe.cluster.links import PeerLink, Peers, Status
-from dedupe.model.clock import Clock
+from dedupe.model.clock import Clock, Deadline
 from dedupe.model.errors import RetriableError
 
 CONNECT_S = 2.0
@@ -21,6 +21,8 @@ class PeerDirectory:
     def __init__(self, lanes: int, peers: Peers, clock: Clock) -> None:
         self.down: frozenset[WorkerId] = frozenset()
         """Members whose link was lost, or was not established within CONNECT_S."""
+        self.is_paused = False
+        """Whether this worker waits for a plan, and has no request under way at another one."""
         self._peers = peers
         self._clock = clock
         self._members: frozenset[WorkerId] = frozenset()
@@ -46,6 +48,14 @@ class PeerDirectory:
     def announce(self) -> None:
         """Send this worker's status to all others."""
         self._peers.announce()
+
+    async def pause(self, limit_s: float) -> None:
+        """Say that no request of this worker is under way, and wait at most `limit_s` s until all do."""
+        self.is_paused = True
+        self.announce()
+        deadline = Deadline(self._clock, limit_s)
+        while not deadline.is_over and not all(status.is_paused for status in self.alive().values()):
+            await self.wait_for_change(deadline.remaining_s)
 
     # ---- one member
 

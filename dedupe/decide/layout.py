@@ -31,7 +31,7 @@ class Layout:
         self.partitions_of_log = partitions if routing is None else routing.partitions
         """Those that Kafka has; some may have no slots, or none any more."""
         self.map = PartitionMap(partitions)
-        self._slots = Counter(dict.fromkeys(range(partitions), self.slots // partitions))
+        self._slots = Counter({partition: self.slots // partitions for partition in range(partitions)})
         if self.routing is not None:
             self.map = PartitionMap.of_homes(self.routing.homes, partitions)
             self._slots = Counter(self.routing.homes)
@@ -44,6 +44,11 @@ class Layout:
         """Return the number of the plan by which the index of a partition begins, see IndexIdentity."""
         lineage = self.lineage_of(partition)
         return 0 if lineage is None else lineage.plan
+
+    def index_digest_of(self, partition: int) -> str:
+        """Return what else the index of a partition depends on, see Lineage.digest."""
+        lineage = self.lineage_of(partition)
+        return "" if lineage is None else lineage.digest
 
     @property
     def slots(self) -> int:

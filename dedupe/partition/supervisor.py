@@ -61,8 +61,8 @@ class LocalLanes:
         """Return False: there is no other worker."""
         return False
 
-    def go_on(self) -> None:
-        """Nothing of this round is kept."""
+    async def go_on(self) -> None:
+        """Nothing of this round is kept, and nobody else asks for these lanes."""
 
     async def finish(self, limit_s: float) -> None:
         """Let drained lanes finish within `limit_s` seconds, and cancel all others."""

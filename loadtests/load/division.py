@@ -35,7 +35,7 @@ class Division:
 
 def _divide() -> None:
     partitions = len(_said("status", "--output", "json").splitlines())
-    _said("plan", "--partitions", str(2 * partitions), "--notice", "0")
+    _said("plan", "--partitions", str(2 * partitions), "--notice", "0", "--force")
 
 
 def _said(*arguments: str) -> bytes:

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from dedupe.model.record import VERSION as VERSION_READ
-from pipeline.audit.division import Jump
+from pipeline.audit.division import UNDIVIDED, Division, Jump
 from pipeline.audit.links import links
 from pipeline.audit.rules import documents, flaw, has_checksum, is_as_written, is_erased, is_of_its_key
 from pipeline.transforms.clean_topic import BASE_HEADER_BYTES, decoded, routed_partition
@@ -190,7 +190,7 @@ def check_records(records: DataFrame, partitions: int | None) -> DataFrame:
 def check_order(
     checked: DataFrame,
     preceding: Mapping[int, PrecedingRecord],
-    jumps: Sequence[Jump] = (),
+    division: Division = UNDIVIDED,
     *,
     outlives_retention: bool = False,
 ) -> DataFrame:
@@ -200,7 +200,7 @@ def check_order(
     Args:
         checked: of check_records.
         preceding: the record before the first one, by partition; any first record passes without it.
-        jumps: where numbers go on behind a gap that is none.
+        division: where numbers go on behind a gap that is none, and where partitions end.
         outlives_retention: whether these records may have left their topic before later ones came.
 
     Returns:
@@ -213,6 +213,7 @@ def check_order(
     def largest(column: str, first: Mapping[int, Any]) -> Column:
         return F.coalesce(F.max(column).over(earlier), by_partition(first, column, checked))
 
+    jumps, ends = division.jumps, division.ends
     jumped = _jumped(jumps)
     without_jumps = checked.withColumn("lane_seq", F.try_subtract("lane_seq", jumped)) if jumps else checked
     first_seqs = {p: record.lane_seq - _jumped_before(jumps, p, record) for p, record in preceding.items()}
@@ -237,6 +238,7 @@ def check_order(
         ORDER: lane_seq <= seq_before,
         TIME_ORDER: F.col("timestamp") < F.col("time_before"),
         RENUMBERED: is_further & is_renumbered,
+        WRONG_PARTITION: offset >= by_partition(ends, "offset", checked),
     }
     faults = F.col("faults").bitwiseOR(_bits(conditions))
     return compared.withColumn("faults", faults)
@@ -304,7 +306,10 @@ def faulty(checked: DataFrame) -> DataFrame:
         VERSION: F.lit(""),
         VALUE: F.lit(""),
         ALTERED: F.col("altered"),
-        WRONG_PARTITION: F.concat(F.lit("belongs to partition "), F.col("expected_partition")),
+        WRONG_PARTITION: F.coalesce(
+            F.concat(F.lit("belongs to partition "), F.col("expected_partition")),
+            F.lit("the partition has had no slots since before it"),
+        ),
         GAP: F.concat(
             (F.col("lane_seq") - 1 - F.col("seq_before")).cast("string"),
             F.lit(" missing: lane_seq "),

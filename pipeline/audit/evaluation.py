@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from pipeline.audit import checks, clients, stretches
 from pipeline.audit.checks import DedupeBounds, PrecedingRecord
-from pipeline.audit.division import Jump
+from pipeline.audit.division import UNDIVIDED, Division
 from pipeline.audit.places import second_places
 from pipeline.audit.verdict import (
     AffectedRecord,
@@ -73,14 +73,15 @@ def find_faults(
     checked: DataFrame,
     summaries: Sequence[PartitionSummary],
     preceding: Mapping[int, PrecedingRecord],
-    jumps: Sequence[Jump] = (),
+    division: Division = UNDIVIDED,
     *,
     outlives_retention: bool = False,
 ) -> dict[str, Finding]:
     """Return faults of records and of their order, by kind; costly unless the summaries prove the order."""
-    if all(summary.is_in_order and not summary.faults for summary in summaries):
+    is_behind = any(s.last_offset >= division.ends.get(s.partition, s.last_offset + 1) for s in summaries)
+    if not is_behind and all(summary.is_in_order and not summary.faults for summary in summaries):
         return {}
-    ordered = checks.check_order(checked, preceding, jumps, outlives_retention=outlives_retention)
+    ordered = checks.check_order(checked, preceding, division, outlives_retention=outlives_retention)
     return collect_findings(checks.faulty(ordered))
 
 

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.audit import checks, evaluation, scope
 from pipeline.audit.columns import differing, read_with_changes, read_with_stored, unerased
 from pipeline.audit.deep import wrong_keys
+from pipeline.audit.division import UNDIVIDED
 from pipeline.audit.logs import ArchiveLogs
 from pipeline.audit.places import places
 from pipeline.audit.prepared import AuditedRecords, PreparedAudit
@@ -150,7 +151,7 @@ class SparkAudit:
             checked,
             read.summaries,
             self.prepared.preceding,
-            () if request.division is None else request.division.jumps,
+            request.division or UNDIVIDED,
             outlives_retention=request.is_of_archive,
         )
         linked = None

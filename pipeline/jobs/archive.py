@@ -9,11 +9,12 @@ from pipeline.runtime.checkpoint import default_checkpoint
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.runtime.streams import StreamPlan
-from pipeline.schema import ARCHIVE_VERSION
+from pipeline.schema import ARCHIVE, ARCHIVE_VERSION
 from pipeline.sinks.backfill import Backfill
 from pipeline.sinks.batch_writer import SinkPlan, run_to_sink
 from pipeline.sinks.days import days_of
 from pipeline.sinks.lake import LakeFormat, lake_sink, output_of
+from pipeline.sinks.layout import layout_of
 from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sources.kafka_options import with_options
 from pipeline.sources.origin import origin_of
@@ -26,6 +27,9 @@ def archive(
     lake_format: Annotated[
         LakeFormat, typer.Option("--format", help="format of the archive")
     ] = LakeFormat.DELTA,
+    partition_by: options.PartitionByOption = None,
+    cluster_by: options.ClusterByOption = None,
+    table_property: options.TablePropertyOption = None,
     since: options.FirstDayOption = None,
     until: options.EndDayOption = None,
     checkpoint: options.CheckpointOption = None,
@@ -48,6 +52,9 @@ def archive(
     """
     source = with_options(source, kafka)
     lake = output_of(out, lake_format, checkpoint)
+    layout = layout_of(
+        partition_by, cluster_by, table_property, lake_format=lake.format, columns=ARCHIVE.names
+    )
     days = days_of(since, until, is_parquet=lake_format is LakeFormat.PARQUET)
     log_progress = progress_logger("archive")
     log_progress(f"asking {source}")
@@ -55,7 +62,7 @@ def archive(
     log_progress("starting Spark")
     spark = start_session("archive", source, lake, remote=remote, conf=conf)
     log_progress(f"reading {source}")
-    sink = lake_sink(lake)
+    sink = lake_sink(lake, layout=layout)
     checkpoint = checkpoint or default_checkpoint(lake.path, f"archive-{lake.format}", origin.id)
     plan = StreamPlan("archive", source, checkpoint, once, interval, metrics_port, metrics_file)
     output = SinkPlan(

@@ -11,10 +11,12 @@ from pipeline.runtime.checkpoint import default_checkpoint
 from pipeline.runtime.progress import progress_logger
 from pipeline.runtime.session import start_session
 from pipeline.runtime.streams import StreamPlan
+from pipeline.schema import TABLE_COLUMNS
 from pipeline.sinks.backfill import Backfill
 from pipeline.sinks.batch_writer import SinkPlan, run_to_sink
 from pipeline.sinks.days import days_of
 from pipeline.sinks.lake import LakeFormat, output_of
+from pipeline.sinks.layout import layout_of
 from pipeline.sinks.table_store import TableStore
 from pipeline.sinks.tables import TableLimits, TablesSink
 from pipeline.sources.kafka_options import with_options
@@ -45,6 +47,9 @@ def tables(
     variant: Annotated[
         bool, typer.Option("--variant", help="store all properties or traits as a VARIANT column, too")
     ] = False,
+    partition_by: options.PartitionByOption = None,
+    cluster_by: options.ClusterByOption = None,
+    table_property: options.TablePropertyOption = None,
     since: options.FirstDayOption = None,
     until: options.EndDayOption = None,
     checkpoint: options.CheckpointOption = None,
@@ -70,12 +75,15 @@ def tables(
     lake = output_of(out, lake_format, checkpoint, is_named="a catalog's schema")
     if variant and lake_format is LakeFormat.PARQUET:
         raise UsageError("--variant needs --format delta or iceberg")
+    layout = layout_of(
+        partition_by, cluster_by, table_property, lake_format=lake.format, columns=TABLE_COLUMNS
+    )
     days = days_of(since, until, is_parquet=lake_format is LakeFormat.PARQUET)
     log_progress = progress_logger(JOB)
     log_progress(f"asking {source}")
     origin = origin_of(source)
     log_progress("starting Spark")
-    store = TableStore(lake)
+    store = TableStore(lake, layout)
     spark = start_session(JOB, source, LakeSource(lake.format, store.path(JOB)), remote=remote, conf=conf)
     log_progress(f"reading {source}")
     sink = TablesSink(store, TableLimits(tables_max, columns_max), has_variants=variant)

@@ -149,6 +149,29 @@ KafkaOption = Annotated[
         help="option of Kafka's consumer in Spark, as client.rack; may be repeated",
     ),
 ]
+PartitionByOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--partition-by",
+        metavar="PART",
+        help="a new table: column, or of Iceberg days(COLUMN), bucket(16, COLUMN); may be repeated",
+    ),
+]
+ClusterByOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cluster-by", metavar="COLUMN", help="a new Delta table: cluster it by columns; may be repeated"
+    ),
+]
+TablePropertyOption = Annotated[
+    list[tuple] | None,  # type: ignore[type-arg]
+    typer.Option(
+        "--table-property",
+        parser=parsed(key_value),
+        metavar="NAME=VALUE",
+        help="a new table: one of its properties; may be repeated",
+    ),
+]
 CheckpointOption = Annotated[
     str | None,
     typer.Option(

@@ -86,13 +86,14 @@ LOCAL = {
     "spark.driver.memory": "2g",
 }
 
+EXTENSIONS = "spark.sql.extensions"
 TABLE_FORMATS = {
     "delta": {
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        EXTENSIONS: "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     },
     "iceberg": {
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        EXTENSIONS: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     },
 }
 
@@ -121,9 +122,7 @@ def create_session(
         formats: of the job's sources and outputs beside Parquet: kafka, delta, iceberg.
         logins: to clusters of Kafka, beside the environment's.
     """
-    settings = dict(COMMON)
-    for name in sorted(formats & TABLE_FORMATS.keys()):
-        settings |= TABLE_FORMATS[name]
+    settings = COMMON | table_settings(formats)
     user_conf = dict(conf or {})
     builder = SparkSession.builder.appName(f"gateway-{job}")
     if remote is not None:
@@ -214,6 +213,16 @@ def start_session(
         formats |= frozenset() if place is None else place.formats
     conf_of_all = settings | dict(conf or ())
     return create_session(job, remote=remote, conf=conf_of_all, formats=formats, logins=logins)
+
+
+def table_settings(formats: frozenset[str]) -> dict[str, str]:
+    """Return Spark's settings of table formats; a session may have the extensions of several."""
+    settings: dict[str, str] = {}
+    for name in sorted(formats & TABLE_FORMATS.keys()):
+        given = TABLE_FORMATS[name]
+        extensions = ",".join(filter(None, (settings.get(EXTENSIONS), given[EXTENSIONS])))
+        settings |= given | {EXTENSIONS: extensions}
+    return settings
 
 
 def is_submitted() -> bool:

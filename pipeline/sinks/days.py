@@ -34,11 +34,6 @@ class Days(NamedTuple):
         """Whether a row is of these days, by its column `dt`."""
         return (F.col("dt") >= f"{self.first}") & (F.col("dt") < f"{self.end}")
 
-    @property
-    def sql(self) -> str:
-        """The same in SQL."""
-        return f"dt >= '{self.first}' AND dt < '{self.end}'"
-
 
 def days_of(since: datetime | None, until: datetime | None, *, is_parquet: bool) -> Days | None:
     """

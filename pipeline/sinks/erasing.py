@@ -27,8 +27,8 @@ from pipeline.schema import ARCHIVE, LOG_EPOCH, SESSIONS, by_day
 from pipeline.sinks.delta import DeltaTable
 from pipeline.sinks.iceberg import IcebergLake
 from pipeline.sinks.lake import lake_sink
-from pipeline.sinks.table_store import TableStore
-from pipeline.sinks.tables import OF_THE_JOB, TableLimits, TablesSink
+from pipeline.sinks.table_store import OF_THE_JOB, TableStore
+from pipeline.sinks.tables import TableLimits, TablesSink
 from pipeline.sources.local import BATCH_ROWS, parquet_files
 from pipeline.sources.records import LakeSource, is_table_name, quoted_table
 from pipeline.transforms.erased import (
@@ -238,7 +238,7 @@ def _keys_in(rows: DataFrame, keys: Sequence[str]) -> list[str]:
 
 
 def _name(lake: LakeSource) -> str:
-    return IcebergTable(lake.path).sql_name if lake.format == "iceberg" else f"delta.`{lake.path}`"
+    return IcebergTable(lake.path).sql_name if lake.format == "iceberg" else DeltaTable(lake.path).name
 
 
 def _merge(table: str, keys: Sequence[str], days: Sequence[str], action: str) -> str:

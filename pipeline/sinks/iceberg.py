@@ -18,7 +18,9 @@ from pyspark.sql.types import StructType, VariantType
 from pipeline.errors import PipelineError
 from pipeline.runtime.folder import require_empty
 from pipeline.runtime.session import IcebergTable
+from pipeline.sinks.catalog import require_catalog
 from pipeline.sinks.days import Days
+from pipeline.sinks.layout import DEFAULT_LAYOUT, StorageLayout, stored_properties
 from pipeline.sinks.ledger import Ledger
 from pipeline.sources.records import is_table_name
 
@@ -41,17 +43,23 @@ class IcebergLake:
     table: IcebergTable
     schema: StructType
     folders: tuple[str, ...] = ()
+    layout: StorageLayout = DEFAULT_LAYOUT
+    """What the user asks of it, if it is new."""
     _run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def ledger(self, spark: SparkSession) -> Ledger | None:
         """Return the ledger; creates the table if it does not exist."""
-        if not is_table_name(self.table.path):
+        if is_table_name(self.table.path):
+            require_catalog(spark, self.table.catalog)
+        else:
             require_empty(spark, self.table.path, frozenset({"data", "metadata"}))
         columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in self.schema)
         spark.sql(
             f"CREATE TABLE IF NOT EXISTS {self.table.sql_name} ({columns}) "
-            f"USING iceberg PARTITIONED BY ({', '.join(self.folders)}){self._version}"
+            f"USING iceberg{self.layout.clauses(self.folders, self._version)}"
         )
+        if self.layout != DEFAULT_LAYOUT:
+            self.layout.check(self.table.path, layout_there(spark, self.table))
         existing = set(spark.table(self.table.sql_name).columns)  # an older table may lack some
         for column in self.schema:
             if column.name not in existing:
@@ -63,10 +71,10 @@ class IcebergLake:
         return ledger
 
     @property
-    def _version(self) -> str:
+    def _version(self) -> dict[str, str]:
         """The format's version, where it must not be the default: version 2 has no variants."""
         has_variants = any(isinstance(field.dataType, VariantType) for field in self.schema)
-        return " TBLPROPERTIES ('format-version' = '3')" if has_variants else ""
+        return {"format-version": "3"} if has_variants else {}
 
     def published_ledger(self, spark: SparkSession) -> Ledger | None:
         """Return the ledger of what readers see, without a change; None if no job has written there."""
@@ -83,8 +91,21 @@ class IcebergLake:
             )
 
     def replace(self, rows: DataFrame, ledger: Ledger, days: Days) -> None:
-        """Put rows in the place of those days, in one snapshot that repeats the ledger."""
-        signed(rows.writeTo(self.table.sql_name), ledger, by=BACKFILL).overwrite(days.where)
+        """Put rows in the place of those days, in one snapshot, and repeat the ledger."""
+        spark = rows.sparkSession
+        if "dt" in layout_there(spark, self.table).partition_by:
+            signed(rows.writeTo(self.table.sql_name), ledger, by=BACKFILL).overwrite(days.where)
+            return
+        # A file may have rows of other days, too, which only a statement keeps.
+        rows.createOrReplaceTempView(_REPLACING)
+        names, values = (", ".join(f"{of}`{name}`" for name in rows.columns) for of in ("", "s."))
+        spark.sql(
+            f"MERGE INTO {self.table.sql_name} t USING {_REPLACING} s ON false "
+            f"WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({values}) "
+            f"WHEN NOT MATCHED BY SOURCE AND t.dt >= '{days.first}' AND t.dt < '{days.end}' THEN DELETE"
+        )
+        spark.catalog.dropTempView(_REPLACING)
+        self._append(spark.table(self.table.sql_name).limit(0), ledger, by=BACKFILL)
 
     def compact(self, spark: SparkSession, *, before: str, keep: timedelta) -> None:
         """Merge the small files of the days before one, as DeltaTable.compact does; delete orphaned files."""
@@ -131,6 +152,24 @@ class IcebergLake:
         rows = last.select(F.col("summary")[PROPERTY], F.col("summary")[WRITER]).collect()
         ledgers = (_SnapshotLedger(Ledger.from_json(row[0]), row[1]) for row in rows)
         return sorted(ledgers, key=lambda written: written.ledger.commit, reverse=True)
+
+
+OF_ICEBERG = frozenset(
+    {"current-snapshot-id", "format", "identifier-fields", "location", "provider", "sort-order"}
+)
+"""What it lists as properties, and no table can be given."""
+
+_REPLACING = "gateway_replacing"
+
+
+def layout_there(spark: SparkSession, table: IcebergTable) -> StorageLayout:
+    """Return how a table is laid out that exists."""
+    rows = [(row[0], row[1]) for row in spark.sql(f"DESCRIBE TABLE {table.sql_name}").collect()]
+    heads = [place for place, (name, _) in enumerate(rows) if name.startswith("# Partition")]
+    below = rows[heads[0] + 1 :] if heads else []
+    # Of columns alone Spark lists name and type, of others part and transform.
+    parts = [text if name.startswith("Part ") else name for name, text in below if not name.startswith("#")]
+    return StorageLayout(tuple(parts), (), stored_properties(spark, table.sql_name))
 
 
 def expire_snapshots(spark: SparkSession, table: IcebergTable, keep: timedelta, *, least: int) -> None:

@@ -10,6 +10,7 @@ from pipeline.runtime.session import IcebergTable
 from pipeline.schema import ARCHIVE
 from pipeline.sinks.delta import DeltaTable, ledgers_in
 from pipeline.sinks.iceberg import IcebergLake
+from pipeline.sinks.layout import DEFAULT_LAYOUT, StorageLayout
 from pipeline.sinks.ledger import Ledger
 from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sources.local import LocalRecords
@@ -36,23 +37,26 @@ def output_of(
     Return the output that `--out` and `--format` name; `is_named` says what a catalog has under a name.
 
     Raises:
-        UsageError: a name in a catalog is Iceberg's, and has no place for a checkpoint beside it.
+        UsageError: a catalog has no folders of Parquet files, and no place for a checkpoint beside a table.
     """
     lake = LakeSource(lake_format.value, absolute(out))
-    if is_table_name(lake.path) and (lake_format is not LakeFormat.ICEBERG or checkpoint is None):
-        raise UsageError(f"{out} is {is_named}: it needs --format iceberg and a --checkpoint")
+    if is_table_name(lake.path) and (lake_format is LakeFormat.PARQUET or checkpoint is None):
+        raise UsageError(f"{out} is {is_named}: it needs --format delta or iceberg and a --checkpoint")
     return lake
 
 
 def lake_sink(
-    out: LakeSource, columns: T.StructType = ARCHIVE, folders: tuple[str, ...] = FOLDERS
+    out: LakeSource,
+    columns: T.StructType = ARCHIVE,
+    folders: tuple[str, ...] = FOLDERS,
+    layout: StorageLayout = DEFAULT_LAYOUT,
 ) -> LakeSink:
-    """Return the sink of rows with these columns; those of an archive by default."""
+    """Return the sink of rows with these columns; those of an archive by default. Parquet has no layout."""
     match out.format:
         case "delta":
-            return DeltaTable(out.path, folders)
+            return DeltaTable(out.path, folders, layout)
         case "iceberg":
-            return IcebergLake(IcebergTable(out.path), columns, folders)
+            return IcebergLake(IcebergTable(out.path), columns, folders, layout)
     return ParquetFolder(out.path, folders)
 
 

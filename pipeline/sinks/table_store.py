@@ -2,7 +2,7 @@
 The tables of one output, in one format: which there are, their columns, rows added, columns widened, merges.
 
     OUT/tracks, OUT/order_completed, ...       folders of Delta, Iceberg or Parquet
-    table:CATALOG.SCHEMA.tracks, ...           Iceberg tables of the user's catalog
+    table:CATALOG.SCHEMA.tracks, ...           Delta or Iceberg tables of the user's catalog
 """
 
 from collections.abc import Sequence
@@ -16,18 +16,20 @@ from pyspark.sql import types as T
 from pipeline.runtime.folder import Folder, is_remote
 from pipeline.runtime.session import IcebergTable
 from pipeline.schema import DAY, LATEST_COLUMNS
-from pipeline.sinks.delta import vacuum
-from pipeline.sinks.iceberg import WIDENING, expire_snapshots, signed
+from pipeline.sinks.delta import DeltaTable, vacuum
+from pipeline.sinks.iceberg import OF_ICEBERG, WIDENING, expire_snapshots, layout_there, signed
 from pipeline.sinks.lake import LakeSink, lake_sink
+from pipeline.sinks.layout import DEFAULT_LAYOUT, StorageLayout, as_transform
 from pipeline.sinks.ledger import Ledger
 from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sources.records import LakeSource, is_table_name, quoted_table
 from pipeline.transforms.table_latest import POSITIONS
-from pipeline.transforms.table_names import LOADS
+from pipeline.transforms.table_names import DRIFT, LATEST_TABLES, LOADS
 from pipeline.transforms.table_rows import RESCUED
 from pipeline.transforms.table_types import EXACT_MAX
 
 KEYS = ("source", "id")
+OF_THE_JOB = frozenset({DRIFT, LOADS, *LATEST_TABLES.values()})
 _MARKS = {"delta": "_delta_log", "iceberg": "metadata", "parquet": "_gateway"}
 """What each folder of a table has."""
 
@@ -37,6 +39,8 @@ class TableStore:
     """The tables of an output. It holds no session."""
 
     lake: LakeSource
+    layout: StorageLayout = DEFAULT_LAYOUT
+    """What the user asks of new tables; each has of it what its columns allow."""
     _parquet: dict[str, ParquetFolder] = field(default_factory=dict)
 
     def path(self, table: str) -> str:
@@ -48,12 +52,15 @@ class TableStore:
         """Return the name of a table in SQL."""
         if self.lake.format == "iceberg":
             return IcebergTable(self.path(table)).sql_name
+        if is_table_name(self.lake.path):
+            return quoted_table(self.path(table))
         return f"{self.lake.format}.`{self.path(table)}`"
 
     def sink(self, table: str, columns: T.StructType) -> LakeSink:
         """Return the sink of rows with these columns."""
         if table not in self._parquet:
-            sink = lake_sink(LakeSource(self.lake.format, self.path(table)), columns, DAY)
+            layout = self.layout.of_columns(() if table in OF_THE_JOB else columns.names)
+            sink = lake_sink(LakeSource(self.lake.format, self.path(table)), columns, DAY, layout)
             if not isinstance(sink, ParquetFolder):
                 return sink
             self._parquet[table] = sink  # its staging is a run's own
@@ -65,7 +72,9 @@ class TableStore:
             schema = quoted_table(self.lake.path)
             if not spark.catalog.databaseExists(schema):
                 return frozenset()
-            rows = spark.sql(f"SHOW TABLES IN {schema}").select("tableName").collect()
+            rows = (
+                spark.sql(f"SHOW TABLES IN {schema}").where("NOT isTemporary").select("tableName").collect()
+            )
             return frozenset(row[0] for row in rows)
         folder, mark = Folder(spark, self.lake.path), _MARKS[self.lake.format]
         return frozenset(name for name in folder.names() if mark in folder.names(name))
@@ -78,7 +87,7 @@ class TableStore:
 
     def columns(self, spark: SparkSession, table: str) -> T.StructType:
         """Return the columns of a table that exists."""
-        if self.lake.format == "iceberg":
+        if self.lake.format == "iceberg" or is_table_name(self.lake.path):
             spark.sql(f"REFRESH TABLE {self.sql_name(table)}")
             return spark.table(self.sql_name(table)).schema
         reader = spark.read.option("mergeSchema", "true").format(self.lake.format)
@@ -86,8 +95,8 @@ class TableStore:
 
     def ledger(self, spark: SparkSession, table: str) -> Ledger | None:
         """Return the ledger of a table that exists; None if nothing was committed to it."""
-        is_iceberg = self.lake.format == "iceberg"
-        columns = self.columns(spark, table) if is_iceberg else T.StructType([])
+        needs_columns = self.lake.format == "iceberg" or self.layout != DEFAULT_LAYOUT
+        columns = self.columns(spark, table) if needs_columns else T.StructType([])
         return self.sink(table, columns).ledger(spark)
 
     @property
@@ -112,15 +121,15 @@ class TableStore:
         stored = spark.table(self.sql_name(table))
         rewritten = stored.withColumns({name: F.col(name).cast("double") for name in columns})
         if self.lake.format == "delta":
-            folders = () if table_is_merged(stored.columns) else DAY
-            writer = rewritten.write.format("delta").mode("overwrite").partitionBy(*folders)
-            if ledger is not None:
-                writer = writer.option("userMetadata", ledger.to_json())
-            writer.option("overwriteSchema", "true").save(self.path(table))
+            DeltaTable(self.path(table)).rewrite(rewritten, ledger)
             return
         replacing = rewritten.writeTo(self.sql_name(table)).using("iceberg")
-        if not table_is_merged(stored.columns):
-            replacing = replacing.partitionedBy(F.col("dt"))
+        there = layout_there(spark, IcebergTable(self.path(table)))
+        if there.partition_by:
+            replacing = replacing.partitionedBy(*map(as_transform, there.partition_by))
+        for name, value in there.properties:
+            if name not in OF_ICEBERG:
+                replacing = replacing.tableProperty(name, value)
         (replacing if ledger is None else signed(replacing, ledger, by=WIDENING)).replace()
 
     def read(self, spark: SparkSession, table: str) -> DataFrame:
@@ -130,10 +139,7 @@ class TableStore:
     def overwrite(self, rows: DataFrame, table: str) -> None:
         """Replace all rows of a table of latest traits, in one commit."""
         self._prepare(rows.sparkSession, table, rows.schema)
-        if self.lake.format == "delta":
-            rows.write.format("delta").mode("overwrite").save(self.path(table))
-        else:
-            rows.writeTo(self.sql_name(table)).overwrite(F.lit(True))
+        rows.writeTo(self.sql_name(table)).overwrite(F.lit(True))
 
     def merge(self, rows: DataFrame, table: str) -> None:
         """
@@ -176,7 +182,8 @@ class TableStore:
         """Create a table of latest traits, or add the columns that it lacks."""
         name = self.sql_name(table)
         ddl = ", ".join(f"`{column.name}` {column.dataType.simpleString()}" for column in columns)
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({ddl}) USING {self.lake.format}")
+        clauses = StorageLayout(properties=self.layout.properties).clauses(())
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({ddl}) USING {self.lake.format}{clauses}")
         existing = set(self.columns(spark, table).names)
         added = [column for column in columns if column.name not in existing]
         if added:

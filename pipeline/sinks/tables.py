@@ -34,7 +34,7 @@ from pipeline.sinks.days import Days
 from pipeline.sinks.ledger import Ledger
 from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sinks.table_ledger import held_ahead, is_ahead, is_of, table_ledger
-from pipeline.sinks.table_store import TableStore
+from pipeline.sinks.table_store import OF_THE_JOB, TableStore
 from pipeline.sinks.table_tasks import ENTRY, entries_of, latest_of, rows_of
 from pipeline.sources.origin import Origin
 from pipeline.sources.records import Selection, within
@@ -68,7 +68,6 @@ from pipeline.transforms.table_rows import (
 )
 from pipeline.transforms.table_types import Type
 
-OF_THE_JOB = frozenset({DRIFT, LOADS, *LATEST_TABLES.values()})
 EVERY_EVENT = frozenset({*TYPE_TABLES.values(), *WHOLE})
 """The tables of which each event has a row in exactly one."""
 

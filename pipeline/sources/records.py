@@ -4,7 +4,7 @@ Sources and selections of records. Every source yields schema.RECORD.
     kafka://host:port[,host:port]/topic    committed records only, always
     log://DATA_DIR[?topic=events]          the embedded log of a gateway on this machine
     parquet://PATH                         an archive, also delta://PATH and iceberg://PATH
-    iceberg://table:CATALOG.SPACE.NAME     a table of a catalog that Spark's settings configure
+    delta://table:CATALOG.SCHEMA.NAME      a table of a catalog that Spark's settings configure, also iceberg://
 """
 
 import json

@@ -77,7 +77,7 @@ def refusal(gateway: Gateway, *arguments: str) -> str:
 
 
 def divide(gateway: Gateway, partitions: int) -> None:
-    done = cli(gateway, "reshard", "plan", "--partitions", str(partitions), "--notice", "0")
+    done = cli(gateway, "reshard", "plan", "--partitions", str(partitions), "--notice", "0", "--force")
     assert done.returncode == 0, done.stderr.decode()
     assert b"is divided at offset" in done.stderr
 
@@ -175,6 +175,9 @@ async def test_topic_has_as_many_partitions_as_before_again_and_again(
     assert [row["verified"] for row in verified] == [True] * 4
     assert {path.name for path in (gateway.data / "index" / topic).iterdir()} == {f"{n}-4" for n in range(4)}
     gateway.stop()
+    checked = cli(gateway, "topics", "check")
+    assert b"__consumer_offsets" in checked.stdout, checked  # of a single broker
+    assert b"stay empty" not in checked.stdout, checked
     gateway.delete_index()
     gateway.start()  # with partitions of Kafka that rest
     for first, (earlier, answer) in enumerate(told, 1):
@@ -186,19 +189,22 @@ async def test_topic_has_as_many_partitions_as_before_again_and_again(
 
 
 @pytest.mark.kafka
-def test_new_partitions_are_prepared_and_nobody_is_refused(gateway: Gateway) -> None:
+def test_new_indexes_are_prepared_and_nobody_is_refused_there_and_back(gateway: Gateway) -> None:
     gateway.start()
     for _ in range(MANY // BATCH):
         posted(gateway, [new_event() for _ in range(BATCH)])
 
-    with requests_meanwhile(gateway) as statuses:
-        divide(gateway, 2 * PARTITIONS)
+    for plan, partitions in enumerate((2 * PARTITIONS, PARTITIONS, 2 * PARTITIONS), 1):
+        with requests_meanwhile(gateway) as statuses:
+            divide(gateway, partitions)
 
-    assert set(statuses) == {200}
-    heirs = gateway.stats()["partitions"][PARTITIONS:]
-    assert len(heirs) == PARTITIONS
-    assert all(each["state"] == "active" for each in heirs)
-    assert sum(each["restored_records"] for each in heirs) < 2 * PARTITIONS * NEAR
+        assert set(statuses) == {200}
+        lanes = gateway.stats()["partitions"]
+        assert [each["state"] for each in lanes] == ["active"] * partitions
+        status = rows(gateway, "reshard", "status")
+        heirs = [each for each, row in zip(lanes, status, strict=False) if row["inherits"]]
+        assert len(heirs) == (PARTITIONS if plan < 3 else 2 * PARTITIONS)
+        assert sum(each["restored_records"] for each in heirs[-PARTITIONS:]) < 2 * PARTITIONS * NEAR
 
 
 async def copied(bootstrap_servers: str, topic: str) -> list[ConsumerRecord[bytes, bytes]]:
@@ -281,7 +287,7 @@ def test_topic_without_a_gateway_is_divided_by_the_command_and_one_partition_is_
     assert "partition 9 has no slots" in refusal(gateway, "plan", "--split", "9")
     divide(gateway, 8)
     assert "nothing to do" in refusal(gateway, "plan", "--partitions", "8")
-    done = cli(gateway, "reshard", "plan", "--split", "5", "--notice", "0")
+    done = cli(gateway, "reshard", "plan", "--split", "5", "--notice", "0", "--force")
     assert b"partition 9 gets 256 of 4096 slots of partition 5" in done.stderr
     assert done.returncode == 0, done.stderr.decode()
     slots = {row["partition"]: row["slots"] for row in rows(gateway, "reshard", "status")}

@@ -86,7 +86,7 @@ def archive_of_before(
     before = T.StructType([column for column in ARCHIVE if column.name not in LATER_COLUMNS])
     with monkeypatch.context() as release:
         release.setattr("pipeline.jobs.archive.archived", lambda rows: archived(rows).select(*before.names))
-        release.setattr("pipeline.jobs.archive.lake_sink", lambda lake: lake_sink(lake, before))
+        release.setattr("pipeline.jobs.archive.lake_sink", lambda lake, layout: lake_sink(lake, before))
         release.setattr("pipeline.jobs.archive.ARCHIVE_VERSION", None)
         archive = LakeSource(lake_format, str(out))
         done = grown(job, log, archive)

@@ -19,11 +19,11 @@ from tests.support.records import RecordMaker
 FIRST = 10
 
 
-def row(partition: int, *begins: tuple[int, int, int]) -> dict[str, Any]:
+def row(partition: int, *begins: tuple[int, int, int], slots: int = 2048) -> dict[str, Any]:
     """Return a line on a partition, by where its records begin and go on: offset, lane_seq, ended_seq."""
     names = ("offset", "lane_seq", "ended_seq")
     starts = [dict(zip(names, each, strict=True)) for each in begins]
-    return {"partition": partition, "slots": 2048, "begun_with": 1, "begins": starts}
+    return {"partition": partition, "slots": slots, "begun_with": 1, "begins": starts}
 
 
 def written(folder: Path, *rows: dict[str, Any]) -> Path:
@@ -105,9 +105,23 @@ def test_record_that_is_missing_beside_a_jump_is_found(
     assert f"1 missing: {said}" in done.stdout
 
 
+@pytest.mark.parametrize(("end", "exit_code"), [(60, 0), (59, 1)], ids=["at the cut", "behind it"])
+def test_record_behind_the_cut_of_a_partition_that_rests_is_found(
+    end: int, exit_code: int, job: JobRunner, tmp_path: Path
+) -> None:
+    maker = RecordMaker(1)
+    lane = maker.lanes([maker.event(f"id-{number}") for number in range(100)])[0]
+    append_to_log(tmp_path / "log", {0: lane[:40], 1: lane[40:]})
+    told = written(tmp_path, row(0, (0, 0, 0)), row(1, (0, 40, 0), (end, 100, 100), slots=0))
+
+    done = job("audit", "--source", f"log://{tmp_path / 'log'}", "--reshard", told)
+
+    assert (done.exit_code, "no slots since before it" in done.stdout) == (exit_code, exit_code == 1), done
+
+
 def test_file_says_where_numbers_jump(tmp_path: Path) -> None:
-    told = written(tmp_path, row(0, (0, 0, 0), (9, 9, 9), (20, 33, 17)), row(3, (0, 7, 0)))
-    assert read_division(told) == Division(1, {0: 0, 3: 7}, (Jump(0, 20, 16),))
+    told = written(tmp_path, row(0, (0, 0, 0), (9, 9, 9), (20, 33, 17)), row(3, (0, 7, 0), slots=0))
+    assert read_division(told) == Division(1, {0: 0, 3: 7}, (Jump(0, 20, 16),), {3: 0})
 
 
 @pytest.mark.parametrize("text", ["", "nothing", '{"partition":0}\n'])

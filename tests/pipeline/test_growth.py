@@ -104,7 +104,7 @@ async def test_consumer_group_and_stream_count_each_id_once_through_growth_and_b
                 await asyncio.to_thread(stream.wait_for_batches, 1)
                 assert out.exists(), stream.said
                 for partitions in (AFTER, BEFORE):
-                    plan = ("reshard", "plan", "--partitions", str(partitions), "--notice", "0")
+                    plan = ("reshard", "plan", "--partitions", str(partitions), "--notice", "0", "--force")
                     done = await asyncio.to_thread(cli, gateway, *plan)
                     assert done.returncode == 0, done.stderr.decode()
                     await load.more(10 * BATCH)

@@ -3,7 +3,14 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.runtime.session import COLLECTOR, COMMON, JVM_VARIABLES, with_collector
+from pipeline.runtime.session import (
+    COLLECTOR,
+    COMMON,
+    EXTENSIONS,
+    JVM_VARIABLES,
+    table_settings,
+    with_collector,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -37,3 +44,14 @@ def test_kafka_alone_is_taken_from_spark_s_list_of_older_readers(spark: SparkSes
 
     ours = COMMON["spark.sql.sources.useV1SourceList"].split(",")
     assert ours == [name for name in own.split(",") if name != "kafka"]
+
+
+def test_session_of_two_table_formats_has_the_extensions_of_both() -> None:
+    settings = table_settings(frozenset({"delta", "iceberg", "kafka"}))
+
+    assert [name.rpartition(".")[2] for name in settings[EXTENSIONS].split(",")] == [
+        "DeltaSparkSessionExtension",
+        "IcebergSparkSessionExtensions",
+    ]
+    assert settings["spark.sql.catalog.spark_catalog"].endswith("DeltaCatalog")
+    assert table_settings(frozenset({"kafka"})) == {}

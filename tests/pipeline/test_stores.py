@@ -10,6 +10,8 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.runtime.session import IcebergTable
+from pipeline.sinks.iceberg import layout_there
 from pipeline.sources.records import LakeSource, read_lake
 from tests.pipeline.conftest import Done, JobRunner
 from tests.support.logs import append_to_log
@@ -19,6 +21,7 @@ from tests.support.rest_catalog import RestCatalog
 from tests.support.s3 import S3
 
 BATCH = 50
+DAYS = ("--since", "2026-01-01", "--until", "2026-01-02")
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +32,16 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 @pytest.fixture
 def archive_more(job: JobRunner, tmp_path: Path) -> Callable[..., Done]:
-    """A function that archives a batch of new events."""
+    """A function that archives a batch of new events; or without `is_once` replaces days."""
     maker, made = RecordMaker(2), iter(range(10 * BATCH))
 
-    def run(*options: object) -> Done:
+    def run(*options: object, is_once: bool = True) -> Done:
+        command = ("archive", "--source", f"log://{tmp_path}/log", *options)
+        if not is_once:
+            return job(*command)
         events = [maker.event(f"id-{next(made)}") for _ in range(BATCH)]
         append_to_log(tmp_path / "log", maker.lanes(events))
-        return job("archive", "--source", f"log://{tmp_path}/log", "--once", *options)
+        return job(*command, "--once")
 
     return run
 
@@ -107,15 +113,41 @@ def test_table_of_a_catalog_is_archived_into_compacted_and_audited(
         conf = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
         table = LakeSource("iceberg", f"table:{name}.web.events")
         options = ("--out", table.path, "--format", "iceberg", *conf)
+        parts = ("--partition-by", "days(timestamp)", "--partition-by", "bucket(4, user_id)")
 
-        done = [archive_more(*options, "--checkpoint", tmp_path / "first")]
+        done = [archive_more(*options, *parts, "--checkpoint", tmp_path / "first")]
         done.append(archive_more(*options, "--checkpoint", tmp_path / "second"))
-        done.append(job("compact", "--source", table, *conf))
+        done.append(archive_more(*options, *DAYS, "--checkpoint", tmp_path / "second", is_once=False))
+        done.append(job("compact", "--source", table, "--before", "2026-01-02", *conf))
         done.append(job("audit", "--source", table, *conf))
 
-        assert [d.exit_code for d in done] == [0] * 4, done
+        assert [d.exit_code for d in done] == [0] * 5, done
         assert held(spark, table) == Counter(f"id-{n}" for n in range(2 * BATCH))
         assert catalog.tables("web") == ["events"]
+        there = layout_there(spark, IcebergTable(table.path))
+        assert there.partition_by == ("days(timestamp)", "bucket(4, user_id)")
+
+
+def test_named_delta_table_lies_in_s3_with_checkpoint_and_layout(
+    s3: S3, archive_more: Callable[..., Done], job: JobRunner, spark: SparkSession
+) -> None:
+    spark.sql("CREATE SCHEMA stored LOCATION 's3a://lake/stored'")
+    try:
+        table = LakeSource("delta", "table:spark_catalog.stored.events")
+        options = ("--out", table.path, "--checkpoint", "s3a://lake/checkpoints/named")
+        done = [archive_more(*options, "--cluster-by", "user_id"), archive_more(*options)]
+        done.append(archive_more(*options, *DAYS, is_once=False))
+        done.append(job("compact", "--source", table, "--before", "2026-01-02"))
+        done.append(job("audit", "--source", table))
+
+        assert [d.exit_code for d in done] == [0] * 5, done
+        assert held(spark, table) == Counter(f"id-{n}" for n in range(2 * BATCH))
+        detail = spark.sql("DESCRIBE DETAIL stored.events").collect()[0]
+        assert detail["location"] == "s3a://lake/stored/events"
+        assert detail["clusteringColumns"] == ["user_id"]
+        assert any(key.startswith("checkpoints/named/offsets/") for key in s3.objects())
+    finally:
+        spark.sql("DROP SCHEMA stored CASCADE")
 
 
 def held(spark: SparkSession, archive: LakeSource) -> Counter[str]:

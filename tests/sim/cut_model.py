@@ -181,7 +181,7 @@ def successors(state: State, bounds: Bounds, mutation: Mutation) -> Iterator[Sta
 
 def _deliveries(state: State, bounds: Bounds) -> Iterator[State]:
     """Yield what happens to messages: each may be lost, refused by an older epoch, or take effect."""
-    for message in state.messages:
+    for message in sorted(state.messages, key=repr):  # in one order, for random walks
         left = state.messages - {message}
         yield state._replace(messages=left)
         part = state.partitions[message.partition]

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from app.peers.peers import Peers
-from dedupe.cluster.assignment import Member
+from dedupe.cluster.assignment import Assignment, Member
 from dedupe.cluster.input_shares import GroupShares
 from dedupe.cluster.lane_manager import LaneManager
 from dedupe.cluster.lane_moves import MOVE_AGAIN_S
@@ -68,6 +68,8 @@ class Worker:
         self.is_open = False  # to clients
         self.is_frozen = False
         self.has_disk_room = True
+        self.begun: Assignment | None = None
+        """With which its next process goes on, as after a plan."""
         self.freezes = 0
         self.sent = 0  # events, to the router that runs
         self._starts = 0
@@ -123,7 +125,13 @@ class Worker:
         )
         self.shares = GroupShares(self.membership, self.name)
         self.manager = LaneManager(
-            member, lanes, self.shares, self.peers, clock, has_disk_room=lambda: router.has_disk_room
+            member,
+            lanes,
+            self.shares,
+            self.peers,
+            clock,
+            has_disk_room=lambda: router.has_disk_room,
+            begun=self.begun,
         )
         self.handler = PeerRequestHandler(self.manager, clock, lambda: router.has_disk_room)
         self._note_given_up()

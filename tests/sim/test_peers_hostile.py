@@ -20,8 +20,9 @@ from app.peers.handshake import (
     key_of,
     proof_of,
 )
+from dedupe.model.errors import LaneNotActiveError
 from tests.sim.seeds import each_seed
-from tests.support.peer_group import Group, pairs, running
+from tests.support.peer_group import Group, pairs, running, until
 from tests.support.peers import SECRET
 
 CHALLENGE, HELLO, PROOF, WELCOME = Kind.CHALLENGE, Kind.HELLO, Kind.PROOF, Kind.WELCOME
@@ -269,6 +270,23 @@ async def test_reflected_challenge_is_refused() -> None:
         assert called.is_lost
         assert group.peers["a"].metrics.frames_refused == {"unauthenticated": 2}
         assert not group.link("a", "b").is_up
+
+
+@pytest.mark.regression(
+    "A worker that had slept through a plan sent events to partitions that had given their slots away."
+)
+async def test_worker_of_an_earlier_plan_reaches_none_of_a_later_one() -> None:
+    async with running(Group("a", "b", "c", plans=(0, 1, 1)), is_linked=False) as group:
+        await until(lambda: group.link("b", "c").is_up and group.link("c", "b").is_up)
+        await asyncio.sleep(5.0)
+
+        assert not group.link("a", "b").is_up
+        assert not group.link("b", "a").is_up
+        await group.submit("c", "b")
+        with pytest.raises(LaneNotActiveError):
+            group.submit("a", "b")
+        assert len(group.handlers["b"].submissions) == 1
+        assert "another plan" in group.link("a", "b").why
 
 
 async def test_own_words_echoed_are_refused() -> None:

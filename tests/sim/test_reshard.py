@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from dedupe.decide.admission import Admission
 from dedupe.decide.recovery import RecordCheck
 from dedupe.decide.sessions import SessionState
 from dedupe.decide.window import WindowPolicy
@@ -18,14 +19,16 @@ from dedupe.model.inherited import place_of
 from dedupe.model.record import build_record
 from dedupe.model.types import Event, LogRecord
 from dedupe.storage.dividing import decide
+from dedupe.storage.pinning import SessionNotes
 from tests.sim.reshard_world import ReshardWorld, begun, deliver
+from tests.sim.session_world import DAY_MS
 from tests.sim.world import CLEAN, Place
 from tests.support.sim.faults import SimFaults
 
 REQUESTS = 150  # of a history of sessions
 PLANS = {40: 4, 80: 2, 110: 6}
 """Partitions, by the number of the request before which there are so many."""
-STEPS = ("planned", "decide", "decided", "partition")
+STEPS = ("planned", "marked", "decide", "decided", "partition")
 
 
 def judge(world: ReshardWorld) -> None:
@@ -316,6 +319,9 @@ async def test_partitions_that_become_fewer_forget_nothing_early(*, is_by_time: 
         await world.restart(loses_disk=loses_disk)
         assert remembered(world).items() >= before.items()
         judge_heirs(world)
+        await world.restart()
+        assert world.router is not None
+        assert sum(lane.metrics.rebuilds + lane.metrics.restored_records for lane in world.router.lanes) == 0
     for wanted in (4, 2):  # and the windows of all that follows are those of a replay
         world.clock.ms += 3 * hour
         await deliver(world, range(1000 * wanted, 1000 * wanted + 200))
@@ -409,6 +415,27 @@ async def test_sessions_go_on_as_if_nothing_had_moved(seed: int) -> None:
         at = states[1][key].last_used_ms  # of a piece that is read behind another one it counts as later
         assert state == states[1][key]._replace(last_used_ms=max(at, state.last_used_ms))
     moved.judge_homes()
+
+
+async def test_sessions_go_along_to_a_partition_that_never_had_any() -> None:
+    world = await begun(policy=WindowPolicy(window_ms=30 * DAY_MS, keys_max=8))
+    await deliver(world, range(20))
+    await world.divide(4)
+    await world.restart()
+    clients = [name for name in map(str, range(40)) if world.sent(1, "s", name).partition >= 2]
+    assert clients
+    for client in clients:
+        await world.admissions(world.sent(1, "s", client))
+    await world.divide(2)
+    await world.restart()
+    await deliver(world, range(20, 80))
+
+    await world.restart(loses_disk=True)
+
+    notes = SessionNotes(world.log.another(), CLEAN.name)
+    assert not any([await notes.may_have(partition) for partition in range(2)])
+    told = [await world.admissions(world.sent(1, "s", client)) for client in clients]
+    assert {admission for each in told for admission in each} <= {Admission.DUPLICATE, Admission.STALE}
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -32,7 +32,7 @@ async def test_lanes_that_do_not_serve_yet_are_not_waited_for() -> None:
                 servers,
                 [],
                 stop=stop,
-                turn=Turn(Gate(application, wait_s=0), peers_s=0, answer_s=0),
+                turn=Turn(Gate(application, wait_s=0), answer_s=0),
                 drain_timeout_s=600,
                 linger_s=0,
             )

@@ -1,8 +1,9 @@
 """Simulated workers that know each other, on one simulated network."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain, repeat
 from random import Random
 from typing import Any
 
@@ -23,19 +24,22 @@ LIMITS = PeerLimits()
 class Group:
     """Simulated workers that know each other."""
 
-    def __init__(self, *names: str, seed: int = 1, **limits_of: PeerLimits) -> None:
+    def __init__(
+        self, *names: str, seed: int = 1, plans: Sequence[int] = (), **limits_of: PeerLimits
+    ) -> None:
         self.net = SimNet(Random(seed))
         self.handlers = {name: RecordingHandler(f"status of {name}") for name in names}
         self.peers = {
             name: Peers(
                 name,
                 secret=SECRET,
+                plan=plan,
                 clock=LoopClock(),
                 limits=limits_of.get(name, LIMITS),
                 network=self.net.network(name),
                 rng=Random(f"{seed} {name}"),
             )
-            for name in names
+            for name, plan in zip(names, chain(plans, repeat(0)), strict=False)
         }
         self.tasks: dict[str, asyncio.Task[None]] = {}
 

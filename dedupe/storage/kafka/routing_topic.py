@@ -16,7 +16,7 @@ from typing import NamedTuple
 from aiokafka import TopicPartition
 from aiokafka.errors import TopicAuthorizationFailedError
 
-from dedupe.decide.resharding import Decision, Plan, Routing
+from dedupe.decide.resharding import Decision, Marking, Plan, Routing
 from dedupe.model.errors import ConfigurationError, IdentityMismatchError, RetriableError
 from dedupe.model.types import LogRecord, NewRecord, Offset
 from dedupe.storage.kafka.cluster import EARLIEST, LATEST, UNKNOWN_TOPIC, KafkaCluster, error_name
@@ -28,8 +28,10 @@ from dedupe.storage.routing_records import (
     Close,
     Note,
     Notes,
+    Said,
     Seal,
     close_record,
+    marking_record,
     note_record,
     plan_record,
     routing_topic_of,
@@ -39,6 +41,8 @@ from dedupe.storage.signs import CUT_NOW, PREPARED, Signs, signs_of
 NOTES_PARTITION = 0
 TOPIC_AUTHORIZATION_FAILED = 29
 READ_RECORDS_MAX = 1_000
+READ_AT_ONCE = 16
+"""Partitions whose decisions are read at the same time."""
 
 
 class RoutingKey(NamedTuple):
@@ -67,7 +71,7 @@ class RoutingTopic:
         self._tp = TopicPartition(self.name, NOTES_PARTITION)
         self._producer = PlainProducer(config, cluster, self._tp)
         self._notes = Notes()
-        self._plans: list[Plan] = []
+        self._plans: list[Plan | Marking] = []
         self._plans_known = 0  # of these, to whoever has asked for the routing
         self._closed: set[int] = set()  # plans
         self._position: Offset = 0
@@ -100,6 +104,10 @@ class RoutingTopic:
         """Write a plan. Raises as `note` does."""
         await self._write(partial(plan_record, plan))
 
+    async def write_marking(self, marking: Marking) -> None:
+        """Write more marks of a plan. Raises as `note` does."""
+        await self._write(partial(marking_record, marking))
+
     async def close_plan(self, number: int) -> None:
         """Write the wish that a plan end. Raises as `note` does."""
         await self._write(partial(close_record, Close(number)))
@@ -117,13 +125,15 @@ class RoutingTopic:
             await self._catch_up()
         self._plans_known = len(self._plans)
         routing = Routing.begun_with(partitions)
-        for plan in self._plans:
-            routing = routing.with_plan(plan)
+        for said in self._plans:
+            routing = routing.with_plan(said) if isinstance(said, Plan) else routing.with_marking(said)
         if self._plans:
-            seal = await self.seal()
-            for partition in range(max(plan.partitions for plan in self._plans)):
-                for decision in seal.decisions_in(partition, await self._decisions_of(partition)):
-                    routing = routing.with_decision(decision)
+            seal, slots = await self.seal(), asyncio.Semaphore(READ_AT_ONCE)
+            plans = [said for said in self._plans if isinstance(said, Plan)]
+            partitions_of_log = range(max(plan.partitions for plan in plans))
+            beside = await asyncio.gather(*(self._decisions_of(each, slots) for each in partitions_of_log))
+            for partition, records in enumerate(beside):
+                routing = routing.with_all(seal.decisions_in(partition, records))
         return routing, routing.version.plan in self._closed
 
     async def signs(self, plan: int) -> Signs:
@@ -134,7 +144,7 @@ class RoutingTopic:
         return signs_of(plan, told, cut_now, is_closing=plan in self._closed)
 
     async def has_new_plan(self) -> bool:
-        """Whether a plan was written since `routing` was asked for last. Raises as `notes` does."""
+        """Whether a plan, or marks, were written since `routing` was asked for. Raises as `notes` does."""
         async with self._turn:
             await self._catch_up()
         return len(self._plans) > self._plans_known
@@ -148,16 +158,17 @@ class RoutingTopic:
         ids = dict.fromkeys((await self._cluster.topic_id(self._key.topic), NO_TOPIC_ID))
         return Seal(self._log_id(), tuple(ids), self._key.mac_key)
 
-    async def _decisions_of(self, partition: int) -> list[LogRecord]:
+    async def _decisions_of(self, partition: int, slots: asyncio.Semaphore) -> list[LogRecord]:
         """Return the records beside a clean partition."""
         tp = TopicPartition(self.name, partition + 1)
-        start, end = await self._cluster.offsets(tp, EARLIEST, LATEST)
         found: list[LogRecord] = []
-        with closing(
-            PartitionReader(self._config, self._cluster, tp, start, fetch_bytes=FETCH_BYTES_OF_FEW)
-        ) as reader:
-            while reader.position < end:
-                found += await self._read(reader)
+        async with slots:
+            start, end = await self._cluster.offsets(tp, EARLIEST, LATEST)
+            with closing(
+                PartitionReader(self._config, self._cluster, tp, start, fetch_bytes=FETCH_BYTES_OF_FEW)
+            ) as reader:
+                while reader.position < end:
+                    found += await self._read(reader)
         return found
 
     async def _write(self, record_of: Callable[..., NewRecord]) -> None:
@@ -209,12 +220,12 @@ class RoutingTopic:
                     self._take(seal.read(record, NOTES_PARTITION))
                 self._position = reader.position
 
-    def _take(self, said: Note | Plan | Decision | Close) -> None:
+    def _take(self, said: Said) -> None:
         """Remember the next record of partition 0."""
         match said:
             case Note():
                 self._notes.add(said)
-            case Plan():
+            case Plan() | Marking():
                 self._plans.append(said)
             case Close(number):
                 self._closed.add(number)

@@ -296,6 +296,12 @@ def test_a_topic_that_is_being_divided_and_what_partitions_inherit_are_shown(
     expect(facts).to_contain_text("750 records")
     page.get_by_role("button", name="Partition 5").click()
     expect(facts).to_contain_text("none: it rests")
+    preparing = [{"partition": 8, "lag": 1200}, {"partition": 9, "lag": None}]
+    states.answer(page, "admin/v1/stats", stats | {"reshard": stats["reshard"] | {"preparing": preparing}})
+    expect(state_of(page)).to_have_text(
+        "The topic will be divided: this worker prepares 2 new partitions; the last one has 1,200 records to "
+        "read."
+    )
     waiting = stats["reshard"] | {"waiting_seconds": 3.2}
     states.answer(page, "admin/v1/stats", stats | {"reshard": waiting})
     expect(state_of(page)).to_have_text("The topic is being divided: requests have waited for 3 s.")

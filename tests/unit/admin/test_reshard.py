@@ -5,8 +5,9 @@ from typing import Any, cast
 
 import jsonschema
 
-from app.admin.reshard import ReshardCollector, inherited_lag
+from app.admin.reshard import ReshardCollector, inherited_lag, reshard_document
 from app.process.plan_progress import PlanProgress
+from dedupe.decide.layout import Layout
 from dedupe.model.clock import Clock
 from dedupe.partition.state import LaneState
 from tests.sim.reshard_world import ReshardWorld
@@ -54,7 +55,8 @@ def test_process_says_which_plan_it_follows_and_how_long_it_has_waited() -> None
     progress = PlanProgress(cast("Clock", SimpleNamespace(monotonic=lambda: now_s)))
 
     def told() -> dict[str, float]:
-        return {each.name: each.samples[0].value for each in ReshardCollector(progress).collect()}
+        found = (each for each in ReshardCollector(progress).collect() if each.samples)
+        return {each.name: each.samples[0].value for each in found}
 
     progress.follow(1)
     assert told() == {"gateway_reshard_plan": 1, "gateway_reshard_waiting_seconds": 0}
@@ -64,3 +66,15 @@ def test_process_says_which_plan_it_follows_and_how_long_it_has_waited() -> None
     assert told() == {"gateway_reshard_plan": 1, "gateway_reshard_waiting_seconds": 2.5}
     progress.follow(2)
     assert told() == {"gateway_reshard_plan": 2, "gateway_reshard_waiting_seconds": 0}
+
+
+def test_new_partitions_of_an_open_plan_say_how_far_they_are() -> None:
+    progress = PlanProgress(cast("Clock", SimpleNamespace(monotonic=lambda: 0.0)))
+    progress.preparing = {9: None, 8: 1200}
+
+    document = reshard_document(progress, Layout(8))
+    metrics = {each.name: each.samples for each in ReshardCollector(progress).collect()}
+
+    assert document["preparing"] == [{"partition": 8, "lag": 1200}, {"partition": 9, "lag": None}]
+    (lag,) = metrics["gateway_prepared_lag_records"]
+    assert (lag.labels, lag.value) == ({"partition": "8"}, 1200)

@@ -17,6 +17,7 @@ from app.peers.handshake import (
     check_proof,
     hello_of,
     key_of,
+    magic_of,
     proof_of,
 )
 from app.peers.limits import Versions
@@ -91,6 +92,14 @@ def test_hello_out_of_bounds_is_refused(name: str, wrong: Any) -> None:
     if name in Challenge._fields and name != "worker":
         with pytest.raises(FrameRefusedError):
             challenge_of(body(*CHALLENGE._replace(**{name: wrong})))
+
+
+@pytest.mark.parametrize(("theirs", "own"), [(0, 1), (1, 0), (1, 2)])
+def test_worker_of_another_plan_is_refused_by_name(theirs: int, own: int) -> None:
+    hello = HELLO._replace(magic=magic_of(theirs))
+    assert hello_of(body(*hello), theirs) == hello
+    with pytest.raises(FrameRefusedError, match="other_plan"):
+        hello_of(body(*hello), own)
 
 
 def test_words_of_a_later_version_are_passed_over() -> None:

@@ -66,6 +66,12 @@ function problemsOf(stats, group, all) {
     found.push([waiting > STUCK_S ? "bad" : "warn",
       `The topic is being divided: requests have waited for ${span(Math.max(1, waiting))}.`]);
   } else if (away.length && !stats.outage) found.push(awayOf(away, all));
+  const preparing = stats.reshard?.preparing ?? [];
+  if (preparing.length) {
+    const lags = preparing.map((each) => each.lag).filter((lag) => lag !== null);
+    const left = lags.length ? `; the last one has ${count(Math.max(...lags))} records to read` : "";
+    found.push(["warn", `The topic will be divided: this worker prepares ${preparing.length} new partitions${left}.`]);
+  }
   if (short.length) {
     const least = Math.min(...short.map((partition) => partition.window_seconds));
     found.push(["bad", `${named(short)} remember${short.length > 1 ? "" : "s"} ids for ${span(least)}: less than a day.`]);
