@@ -114,11 +114,7 @@ def build_router(
     restore_slots, open_turn = asyncio.Semaphore(settings.advanced.restore_concurrency), asyncio.Lock()
     follow_slots = asyncio.Semaphore(settings.advanced.restore_concurrency)
     division = division or Division(Layout(clean.partitions))
-    keys_max, sessions_max = index_bounds(settings, division.layout, clock.now_ms())
-    window_policy = WindowPolicy(window_ms=round(settings.index.window * 1000), keys_max=keys_max)
-    session_policy = SessionPolicy(
-        lease_ms=round(settings.index.session_lease * 1000), sessions_max=sessions_max
-    )
+    window_policy, session_policy = index_policies(settings, division.layout, clock.now_ms())
 
     def lanes_of(topic: Topic, division: Division) -> list[Lane]:
         layout, is_decided = division.layout, division.seal is not None
@@ -155,6 +151,15 @@ def build_router(
         lanes_of(quarantine, Division(Layout(quarantine.partitions))),
         Quarantine(identity, quarantine, settings.limits.quarantine_bytes_max),
         division.layout,
+    )
+
+
+def index_policies(settings: Settings, layout: Layout, now_ms: int) -> tuple[WindowPolicy, SessionPolicy]:
+    """Return what the index of a lane remembers."""
+    keys_max, sessions_max = index_bounds(settings, layout, now_ms)
+    return (
+        WindowPolicy(window_ms=round(settings.index.window * 1000), keys_max=keys_max),
+        SessionPolicy(lease_ms=round(settings.index.session_lease * 1000), sessions_max=sessions_max),
     )
 
 

@@ -13,6 +13,7 @@ from random import Random
 from socket import socket
 from typing import Any, NamedTuple, TypeAlias
 
+import structlog
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
@@ -26,7 +27,15 @@ from app.admin.limit_metrics import LimitCollector
 from app.admin.tail import Tail
 from app.auth.ingress_limits import IngressLimits
 from app.auth.key_file import LOOK_INTERVAL_S, KeyFile
-from app.build import Alarms, build_ingest, build_inputs, build_replays, build_router, with_side_topics
+from app.build import (
+    Alarms,
+    build_ingest,
+    build_inputs,
+    build_replays,
+    build_router,
+    index_policies,
+    with_side_topics,
+)
 from app.group import GroupBefore, GroupLanes
 from app.http.penalties import DELAY_S
 from app.http.problems import Problems
@@ -49,6 +58,7 @@ from dedupe.decide.layout import Layout
 from dedupe.decide.planned import as_if_cut, heirs_of
 from dedupe.decide.resharding import Routing
 from dedupe.model.clock import Clock, SystemClock
+from dedupe.model.errors import ConfigurationError
 from dedupe.model.identity import Identity
 from dedupe.partition.preparation import Preparation
 from dedupe.partition.snapshotter import Snapshotter
@@ -57,6 +67,8 @@ from dedupe.router import Router
 from dedupe.storage.index import IndexStore
 from dedupe.storage.log import Crashpoint
 from dedupe.storage.snapshots.store import SnapshotStore
+
+logger = structlog.get_logger(__name__)
 
 BackgroundTask: TypeAlias = Coroutine[Any, Any, None]
 """Runs until cancelled."""
@@ -181,11 +193,19 @@ def build_plan_watch(
     topic = settings.log.topics[0]._replace(partitions=router.layout.base)
 
     @asynccontextmanager
-    async def prepare(routing: Routing) -> AsyncIterator[Preparation]:
+    async def prepare(routing: Routing) -> AsyncIterator[Preparation | None]:
         planned = Layout(routing.base, as_if_cut(routing))
-        store = create_indexes(settings.with_partitions(planned.partitions), planned, house.clock)
-        store.snapshots = None  # nobody has any of these partitions yet
+        try:
+            store = create_indexes(settings.with_partitions(planned.partitions), planned, house.clock)
+        except ConfigurationError as err:
+            # It would not start with these partitions either, so it says so while it serves.
+            logger.error("this process cannot follow the plan: mend that, or close it", error=str(err))
+            yield None
+            return
+        store.snapshots = None  # nobody has any of these indexes yet
         log_of, context = partial(opened.store.partition_log, topic.name), router.lanes[0].context
+        window_policy, session_policy = index_policies(settings, planned, house.clock.now_ms())
+        context = replace(context, window_policy=window_policy, session_policy=session_policy)
         try:
             yield Preparation(routing, router.lanes, log_of, context, store, lambda: router.has_disk_room)
         finally:

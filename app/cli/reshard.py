@@ -67,7 +67,7 @@ def plan(
         float, typer.Option(min=0, help="Seconds between new partitions of Kafka and their first events.")
     ] = NOTICE_S,
     now: Annotated[
-        bool, typer.Option("--now", help="Do not wait until gateways have prepared new partitions.")
+        bool, typer.Option("--now", help="Do not wait until gateways have prepared new indexes.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would move and what it takes, and do nothing.")
@@ -81,14 +81,15 @@ def plan(
     """
     Divide the clean topic on Kafka into more or fewer partitions, or a busy one in two.
 
-    Gateways that run first read the indexes of new partitions, while they serve; this command tells how far
-    they are. Then they go on by themselves, with the same settings: requests wait for about a second
-    meanwhile, at most GATEWAY_ANSWER_TIMEOUT, then they are answered 503. A partition that no gateway divides
-    within five seconds is divided by this command. GATEWAY_PARTITIONS stays what the topic began with. Ids,
-    receipts and client sessions stay known. A partition that is given slots of several others reads their
-    logs after that, up to 100,000 records a second; its events get 503 until then. Kafka keeps partitions
-    that have no slots any more; they rest. If this command ends early, gateways go on, and so does
-    the same command. The way back is a plan of the number of before.
+    Gateways that run first read the new indexes of partitions that get slots, 30,000 records a second each,
+    while they serve; this command tells how far they are. Then they go on by themselves, with the same
+    settings: requests wait for about a second meanwhile, at most GATEWAY_ANSWER_TIMEOUT, then they are
+    answered 503. A partition that no gateway divides within five seconds is divided by this command.
+    GATEWAY_PARTITIONS stays what the topic began with. Ids, receipts and client sessions stay known. Where no
+    gateway runs, and with --now, indexes are read after that, up to 100,000 records a second; events of these
+    partitions get 503 until then. Kafka keeps partitions that have no slots any more; they rest. If this
+    command ends early, gateways go on, and so does the same command. The way back is a plan of the number of
+    before.
 
     It is refused while the gateway at --url, or a worker of its group, does not answer, is of an older
     version, or must not end now (see `gateway group`), for example since a partition has no standby. Exit

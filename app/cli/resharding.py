@@ -11,15 +11,18 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from app.cli.sizing import FILTER_BYTES_A_KEY, GB, INDEX_BYTES_A_KEY, RESTORED_PER_S
 from app.cli.waiting import Waiting, progress_of
 from app.settings.model import Settings
-from dedupe.decide.lineage import Level
+from dedupe.decide.lineage import Level, Mark
+from dedupe.decide.planned import as_if_cut
 from dedupe.decide.resharding import (
     Decision,
+    Marking,
     Move,
     Plan,
     Routing,
@@ -32,11 +35,16 @@ from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.model.identity import Identity
 from dedupe.model.inherited import LEVELS_MAX
 from dedupe.model.types import Offset
+from dedupe.storage import signs
+from dedupe.storage.dividing import marks_of
 from dedupe.storage.log import LogStore
 from dedupe.storage.pinning import check_pins
 from dedupe.storage.routing_records import Note
 from dedupe.storage.settling import Plans, Settling
 from dedupe.storage.signs import CUT_NOW
+
+MARKS_MAX = 4
+"""Of one plan: each time less was written since the last ones."""
 
 AddPartitions: TypeAlias = Callable[[str, int], Awaitable[bool]]
 
@@ -81,7 +89,7 @@ class Resharding:
             wanted: what shall become of its partitions.
             notice_s: how long consumers may take to see new partitions, before these get events.
             is_dry: whether to say what would happen, and do nothing.
-            is_now: whether not to wait until the indexes of new partitions are prepared.
+            is_now: whether not to wait until new indexes are prepared.
 
         Raises:
             ConfigurationError: it cannot be divided like this, or Kafka does not allow it.
@@ -106,19 +114,22 @@ class Resharding:
         self.settling.tell(await self._cost_of(plan, routing))
         if is_dry:
             return
-        plan = plan._replace(empty_until=await self._make_room(plan, routing, notice_s))
+        empty_until = await self._make_room(plan, routing, notice_s)
+        plan = await self._marked(plan._replace(empty_until=empty_until), routing)
         await self._plans.write_plan(plan)
         await self._check_is_open(plan)
         await self._carry_out(plan, is_now=is_now)
 
     async def _carry_out(self, plan: Plan, *, is_now: bool) -> None:
         """Settle a plan once gateways have prepared it, or none of them does, or at once."""
-        if is_now or not await Waiting(self.settling, plan.number).until_due():
+        waiting = Waiting(self.settling, plan.number)
+        is_prepared = not is_now and await waiting.until_near()
+        while is_prepared and await self._marks_more():
+            is_prepared = await waiting.until_near()
+        if not is_prepared:
             await self._plans.note(Note(CUT_NOW, self.settling.topic.name, 0, str(plan.number)))
-        if (routing := (await self._routing())[0]).undecided:
-            await self.settling.settle()
-        else:
-            self.settling.tell_decisions(routing)  # gateways have carried it out
+        if not await self.settling.settle():
+            self.settling.tell_decisions((await self._routing())[0])  # gateways have carried it out
 
     async def close(self) -> None:
         """Have partitions that are not divided yet keep all they have. Raises as `plan` does."""
@@ -171,13 +182,42 @@ class Resharding:
             plan = plan._replace(read_from_ms=self.settling.clock.now_ms() - round(self.remembered_s * 1000))
         why = why_invalid(plan, routing.homes)
         assert why is None, why
-        lineages = _behind(plan, routing, {}).lineages.values()
-        if max(len(lineage.levels) for lineage in lineages) >= LEVELS_MAX:
+        if not _has_levels(routing.with_plan(plan)):
             raise ConfigurationError(
                 f"a partition would inherit more than {LEVELS_MAX - 1} pieces of logs: plan again once the "
                 "window and the session lease have passed"
             )
         return plan
+
+    async def _marked(self, plan: Plan, routing: Routing) -> Plan:
+        """Return a plan with marks, up to which partitions with records of their own can be prepared."""
+        if is_growth(plan, routing):
+            return plan
+        marked = plan._replace(marks=await self._marks_of(routing))
+        if _has_levels(routing.with_plan(marked)):
+            return marked
+        self.settling.tell(
+            "too many pieces of logs are inherited to prepare indexes: they are read afterwards"
+        )
+        return plan
+
+    async def _marks_more(self) -> bool:
+        """Mark an open plan anew, unless little was written since, which ends that; whether it was marked."""
+        routing, is_closing = await self._routing()
+        if not routing.takes_marks or is_closing:
+            return False
+        marks = await self._marks_of(routing)
+        ends = {mark.partition: mark.offset for mark in routing.marks[-1]}
+        begins = {mark.partition: routing.starts_of(mark.partition)[-1].offset for mark in marks}
+        more = max((mark.offset - (begins | ends)[mark.partition] for mark in marks), default=0)
+        marked = replace(routing, marks=(*routing.marks, marks))
+        is_last = more <= signs.NEAR or len(routing.marks) >= MARKS_MAX or not _has_levels(marked)
+        await self._plans.write_marking(Marking(routing.version.plan, () if is_last else marks, is_last))
+        return not is_last
+
+    async def _marks_of(self, routing: Routing) -> tuple[Mark, ...]:
+        log_of = partial(self.settling.store.partition_log, self.settling.topic.name)
+        return await marks_of(log_of, routing, self.settling.identity)
 
     async def _cost_of(self, plan: Plan, routing: Routing) -> str:
         """Return one sentence on what partitions with more slots read, and on what their indexes take."""
@@ -200,15 +240,16 @@ class Resharding:
         minutes = math.ceil(read / RESTORED_PER_S[False] / 60)
         disk, memory = kept * INDEX_BYTES_A_KEY / GB, kept * FILTER_BYTES_A_KEY / GB
         return (
-            f"partitions with new slots read {read:,} records before they serve, {minutes} minutes of one "
-            f"gateway at most; {kept:,.0f} ids are kept twice for a window, {disk:.1f} GB of disk and "
-            f"{memory:.1f} GB of memory in each copy"
+            f"partitions with new slots read {read:,} records, while they serve by the old ones if gateways "
+            f"prepare them, or else afterwards, {minutes} minutes of one gateway at most; "
+            f"{kept:,.0f} ids are kept twice for a window, {disk:.1f} GB of disk and {memory:.1f} GB of "
+            "memory in each copy"
         )
 
     async def _make_room(
         self, plan: Plan, routing: Routing, notice_s: float
     ) -> tuple[tuple[int, Offset], ...]:
-        """Have topics get partitions; those without slots must have no other records. See Plan.empty_until."""
+        """Have topics get partitions; those without slots must have no records. Returns Plan.empty_until."""
         await self.add_partitions(self.routing_topic, plan.partitions + 1)
         topic = self.settling.topic.name
         is_new = await self.add_partitions(topic, plan.partitions)
@@ -266,6 +307,12 @@ def _shares(plan: Plan) -> Counter[tuple[int, int]]:
     for first, last, source, target in plan.moves:
         shares[source, target] += last - first + 1
     return shares
+
+
+def _has_levels(planned: Routing) -> bool:
+    """Whether lanes behind an open plan have a level for each part of a log that they inherit."""
+    lineages = as_if_cut(planned).lineages.values()
+    return max(len(lineage.levels) for lineage in lineages) < LEVELS_MAX
 
 
 def _behind(plan: Plan, routing: Routing, ends: Mapping[int, Offset]) -> Routing:

@@ -150,6 +150,7 @@ async def _identities(
             partitions=layout.base,
             key_check=Identity(settings.gateway.identity_key).check_value,
             plan=layout.index_plan_of(number),
+            lineage=layout.index_digest_of(number),
         )
         for number in numbers_of(topic.name, layout.partitions, partitions)
     ]

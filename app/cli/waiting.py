@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
+from dedupe.decide.planned import hosts_of
 from dedupe.storage.settling import Settling
 from dedupe.storage.signs import Signs
 
@@ -21,35 +22,37 @@ class Waiting:
     settling: Settling
     plan: int
 
-    async def until_due(self) -> bool:
+    async def until_near(self) -> bool:
         """
-        Return whether gateways carry the plan out now; False if none prepares it.
+        Return whether all indexes are near, or the plan is carried out; False if no gateway prepares them.
 
         Raises as Settling.settle does.
         """
         clock, plans = self.settling.clock, self.settling.store.routing_topic
         heard_at = told_at = clock.monotonic()
         before, told = Signs({}), ""
-        while not await self.settling.is_due():
+        routing, _ = await plans.routing(self.settling.topic.partitions)
+        hosts = hosts_of(routing)
+        while routing.undecided and not routing.decisions:
             now, signs = clock.monotonic(), await plans.signs(self.plan)
+            if signs.are_near(routing, hosts) or signs.are_due(routing, hosts):
+                break
             if signs != before:
                 before, heard_at = signs, now
             if now - heard_at > (SILENCE_S if signs.told else SIGN_S):
-                self.settling.tell("no gateway prepares new partitions: they are read once they serve")
+                self.settling.tell("no gateway prepares new indexes: they are read afterwards")
                 return False
             text = progress_of(signs)
             if signs.told and text != told and (now - told_at >= TELL_S or not told):
                 told, told_at = text, now
                 self.settling.tell(text)
-            routing, _ = await plans.routing(self.settling.topic.partitions)
-            if not routing.undecided:
-                return True  # somebody has carried it out
             await asyncio.sleep(POLL_S)
+            routing, _ = await plans.routing(self.settling.topic.partitions)
         return True
 
 
 def progress_of(signs: Signs) -> str:
-    """Return one sentence on how far new partitions are."""
+    """Return one sentence on how far new indexes are."""
     near = sum(said.is_near for said in signs.told.values())
     left = max((said.lag for said in signs.told.values() if said.lag is not None), default=None)
     of = f"of {near} of {len(signs.told)} partitions the heirs are prepared"

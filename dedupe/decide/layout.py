@@ -45,6 +45,11 @@ class Layout:
         lineage = self.lineage_of(partition)
         return 0 if lineage is None else lineage.plan
 
+    def index_digest_of(self, partition: int) -> str:
+        """Return what else the index of a partition depends on, see Lineage.digest."""
+        lineage = self.lineage_of(partition)
+        return "" if lineage is None else lineage.digest
+
     @property
     def slots(self) -> int:
         """Of all partitions together."""

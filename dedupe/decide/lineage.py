@@ -10,21 +10,44 @@ Pieces of one plan were written at the same time. As the later ones are read, th
 than those that are read before: neither time nor the lane sequence runs back. The sequence of a level ends as
 far before that of the lane's own log as the shortest history of its slots goes on: no id counts more records
 behind it than its own partitions have had, so none is forgotten early.
+
+Marks of a plan divide the pieces that it ends into parts, and all that lies below a mark is read before what
+lies behind. What is read of the earlier parts, and as what it counts, does not depend on the cuts, so it can
+be read before them: the lane's own numbers begin far above the first marks, and what lies behind these counts
+as the number before them. Such ids are remembered longer by that, never shorter.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import NamedTuple
 
 from dedupe.model.inherited import level_of, level_start
 from dedupe.model.slots import Slot, slot_of
 from dedupe.model.types import Offset
 
+MARKED_ROOM = 1 << 32
+"""Numbers between the first marks of a plan and the own ones of its lanes: more than a cut adds."""
+
+
+class Mark(NamedTuple):
+    """A place in a partition's log: behind a record that is committed."""
+
+    partition: int
+    offset: Offset
+    lane_seq: int  # behind that of the newest record below it
+    timestamp_ms: int  # of that record: no later one is older
+
+
+Marks = Sequence[Sequence[Mark]]
+"""Those of one plan, in the order in which they were written; each time, one of a partition at most."""
+
 
 class Piece(NamedTuple):
     """A part of a partition's log, and the slots that were at home in it."""
 
     plan: int  # whose cut ended it
+    part: int  # how many marks of that plan lie before it
     partition: int
     start: Offset
     end: Offset
@@ -63,6 +86,7 @@ class Lineage:
     lane_seq: int  # of the first record of its own there
     timestamp_ms: int  # no record of its own is older
     read_from_ms: int = 0  # records of levels that are older need not be read
+    digest: str = ""  # of what the first marks fix; without marks empty
     empty_until: Offset = 0  # in its own log: from `own_from` to here no record of it can have been
 
     @property
@@ -100,7 +124,13 @@ class Lineage:
 
 
 def lineage_of(
-    partition: int, plan: int, slots: frozenset[Slot], pieces: Iterable[Piece], base: int, read_from_ms: int
+    partition: int,
+    plan: int,
+    slots: frozenset[Slot],
+    pieces: Iterable[Piece],
+    base: int,
+    read_from_ms: int,
+    marks: Marks = (),
 ) -> Lineage:
     """
     Return the lineage of a partition that a plan has given slots.
@@ -112,23 +142,56 @@ def lineage_of(
         pieces: of all partitions, those that this plan has ended included.
         base: partitions that the topic began with.
         read_from_ms: pieces that end before it are left out.
+        marks: of the plan.
     """
-    ordered = sorted(pieces)
+    ordered = sorted(part for each in pieces for part in parts_of(each, marks if each.plan == plan else ()))
     line = _joined([p._replace(slots=p.slots & slots) for p in ordered if not p.slots.isdisjoint(slots)])
     own = [piece for piece in ordered if piece.partition == partition]
-    lane_seq = max((piece.next_seq for piece in line + own), default=0)
+    lane_seq = _first_own_seq(line + own, is_marked=bool(marks))
     newest_ms = max((piece.timestamp_ms for piece in line + own), default=0)
     levels: list[Level] = []
-    lane_seq_min = timestamp_min_ms = 0
+    lane_seq_min = timestamp_min_ms = fixed = 0
     for piece, behind in zip(line, _records_behind(line), strict=True):
-        end_seq = lane_seq - behind
+        end_seq, shift = lane_seq - behind, lane_seq - behind - piece.next_seq
+        if piece.part:
+            lane_seq_min, shift = lane_seq - 1, 0  # which its numbers do not exceed
         if piece.timestamp_ms >= read_from_ms:
-            place, shift = (piece.partition, piece.start, piece.end), end_seq - piece.next_seq
+            place = (piece.partition, piece.start, piece.end)
             levels.append(Level(*place, piece.slots, base, shift, lane_seq_min, timestamp_min_ms))
+            fixed += not piece.part
         lane_seq_min = max(lane_seq_min, end_seq - 1)
         timestamp_min_ms = max(timestamp_min_ms, piece.timestamp_ms)
     own_from = own[-1].end if own else 0
-    return Lineage(partition, plan, tuple(levels), own_from, lane_seq, newest_ms, read_from_ms)
+    digest = _digest(lane_seq, slots, levels[:fixed]) if marks else ""
+    return Lineage(partition, plan, tuple(levels), own_from, lane_seq, newest_ms, read_from_ms, digest)
+
+
+def parts_of(piece: Piece, marks: Marks) -> list[Piece]:
+    """Return what marks divide a piece into. Those that do not lie in what is left of it do not count."""
+    parts: list[Piece] = []
+    for number, together in enumerate(marks):
+        for partition, offset, lane_seq, timestamp_ms in together:
+            if partition == piece.partition and piece.start < offset <= piece.end:
+                part = piece._replace(part=number, end=offset, next_seq=lane_seq, timestamp_ms=timestamp_ms)
+                parts.append(part)
+                piece = piece._replace(start=offset, first_seq=lane_seq)
+    return [*parts, piece._replace(part=len(marks))]
+
+
+def _first_own_seq(pieces: Sequence[Piece], *, is_marked: bool) -> int:
+    """
+    Return the first number of a lane's own: behind all others; with marks one that no cut changes.
+
+    Were a cut so far behind its mark that it did, the lane would have another digest, and whatever was
+    prepared would be read again.
+    """
+    fixed = max((piece.next_seq for piece in pieces if not piece.part), default=0)
+    return max([fixed + is_marked * MARKED_ROOM, *(piece.next_seq for piece in pieces)])
+
+
+def _digest(lane_seq: int, slots: Iterable[Slot], levels: Iterable[Level]) -> str:
+    facts = [lane_seq, sorted(slots), *((*level[:3], sorted(level.slots), *level[4:]) for level in levels)]
+    return blake2b(repr(facts).encode(), digest_size=8).hexdigest()
 
 
 def _joined(line: Iterable[Piece]) -> list[Piece]:
@@ -136,8 +199,8 @@ def _joined(line: Iterable[Piece]) -> list[Piece]:
     joined: list[Piece] = []
     for piece in line:
         last = joined[-1] if joined else None
-        if last and (last.partition, last.end, last.next_seq, last.slots) == (
-            *(piece.partition, piece.start, piece.first_seq, piece.slots),
+        if last and (last.partition, last.end, last.next_seq, last.slots, 0) == (
+            *(piece.partition, piece.start, piece.first_seq, piece.slots, piece.part),
         ):
             joined[-1] = piece._replace(start=last.start, first_seq=last.first_seq)
         else:
@@ -146,13 +209,17 @@ def _joined(line: Iterable[Piece]) -> list[Piece]:
 
 
 def _records_behind(line: Sequence[Piece]) -> list[int]:
-    """Return for each piece how many records one of its slots has had behind it, of those with the fewest."""
+    """
+    Return for each piece how many records one of its slots has had behind it, of those with the fewest.
+
+    What lies behind marks does not count: how much it is depends on the cuts.
+    """
     records_of: dict[Slot, int] = {}  # so far, from the last piece on
     behind: list[int] = []
     for piece in reversed(line):
         behind.append(min(records_of.get(slot, 0) for slot in piece.slots))
         for slot in piece.slots:
-            records_of[slot] = records_of.get(slot, 0) + piece.next_seq - piece.first_seq
+            records_of[slot] = records_of.get(slot, 0) + (not piece.part) * (piece.next_seq - piece.first_seq)
     return behind[::-1]
 
 

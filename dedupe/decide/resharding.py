@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from dedupe.decide.lineage import Lineage, Piece, lineage_of
+from dedupe.decide.lineage import Lineage, Mark, Piece, lineage_of
 from dedupe.model.slots import Slot, first_homes, routing_table, slot_of
 from dedupe.model.types import Offset
 
@@ -53,7 +53,16 @@ class Plan(NamedTuple):
     moves: tuple[Move, ...]
     before: tuple[Decision, ...] = ()  # of the plan before it, by partition
     read_from_ms: int = 0  # what is older is forgotten: those that get slots need not read it
+    marks: tuple[Mark, ...] = ()  # of partitions that decide of it; those of growth need none
     empty_until: tuple[tuple[int, Offset], ...] = ()  # of those that had none: their logs' ends
+
+
+class Marking(NamedTuple):
+    """More marks of a plan, behind those that it has itself. None count behind the last ones."""
+
+    plan: int
+    marks: tuple[Mark, ...]
+    is_last: bool = False
 
 
 class Version(NamedTuple):
@@ -95,8 +104,11 @@ class Routing:
     """The partitions that have not decided of the plan. Until they have, all else is as before it."""
     decisions: Mapping[int, Decision] = field(default_factory=lambda: MappingProxyType({}))
     """Of the plan, by partition."""
+    marks: tuple[tuple[Mark, ...], ...] = ()  # of the plan
+    takes_marks: bool = False
+    """Whether the plan may still get marks. Nobody decides of it before the last ones are written."""
     waiting: frozenset[Decision] = frozenset()
-    """Decisions of plans that are not read yet. An owner that has one of its own must not serve."""
+    """Decisions of plans that are not read yet, or not their last marks. Who has one must not serve."""
 
     @classmethod
     def begun_with(cls, partitions: int) -> "Routing":
@@ -113,6 +125,11 @@ class Routing:
     def decided_plan(self) -> int:
         """The number of the last plan of which all have decided; 0 without any."""
         return self.version.plan - bool(self.undecided)
+
+    @property
+    def decidable_plan(self) -> int:
+        """The number of the last plan of which decisions count."""
+        return self.version.plan - self.takes_marks
 
     def table(self) -> list[int]:
         """Return the partition of a key's number by its remainder modulo the number of slots."""
@@ -151,13 +168,21 @@ class Routing:
             plan=plan,
             undecided=frozenset(known.homes),
             decisions=MappingProxyType({}),
-            waiting=frozenset(each for each in known.waiting if each.plan > plan.number),
+            marks=(plan.marks,) if plan.marks else (),
+            takes_marks=bool(plan.marks),
         )
-        return planned.with_all(each for each in known.waiting if each.plan == plan.number)
+        return planned._with_those_that_waited()
+
+    def with_marking(self, marking: Marking) -> "Routing":
+        """Return the routing with more marks; the same one if they do not count."""
+        if marking.plan != self.version.plan or not self.takes_marks:
+            return self
+        marks = (*self.marks, marking.marks) if marking.marks else self.marks
+        return replace(self, marks=marks, takes_marks=not marking.is_last)._with_those_that_waited()
 
     def with_decision(self, decision: Decision) -> "Routing":
         """Return the routing with a decision; the same one if it is no partition's first of the plan."""
-        if decision.plan > self.version.plan:
+        if decision.plan > self.decidable_plan:
             return replace(self, waiting=self._with_waiting(decision))
         if decision.plan < self.version.plan or decision.partition not in self.undecided:
             return self
@@ -191,7 +216,8 @@ class Routing:
         for target in targets:
             slots = frozenset(slot for slot, home in enumerate(homes) if home == target)
             lineage = lineage_of(
-                target, self.plan.number, slots, all_pieces, self.base, self.plan.read_from_ms
+                *(target, self.plan.number, slots, all_pieces, self.base, self.plan.read_from_ms),
+                marks=self.marks,
             )
             lineages[target] = replace(lineage, empty_until=dict(self.plan.empty_until).get(target, 0))
         until_ms = max(decision.timestamp_ms for decision in self.decisions.values())
@@ -209,7 +235,7 @@ class Routing:
         start = self.starts_of(cut.partition)[-1]
         slots = frozenset(slot for slot, home in enumerate(self.homes) if home == cut.partition)
         return Piece(
-            *(cut.plan, cut.partition, start.offset, cut.offset, start.lane_seq, cut.lane_seq),
+            *(cut.plan, 0, cut.partition, start.offset, cut.offset, start.lane_seq, cut.lane_seq),
             *(cut.timestamp_ms, slots),
         )
 
@@ -217,6 +243,11 @@ class Routing:
         """Return the waiting decisions with one more; a partition's first of a plan counts."""
         is_later = any(each[:2] == decision[:2] for each in self.waiting)
         return self.waiting if is_later else self.waiting | {decision}
+
+    def _with_those_that_waited(self) -> "Routing":
+        """Return the routing with waiting decisions of its plan, if they count now."""
+        waiting = frozenset(each for each in self.waiting if each.plan > self.decidable_plan)
+        return replace(self, waiting=waiting).with_all(self.waiting - waiting)
 
     def _follows(self, plan: Plan) -> bool:
         """Whether a plan repeats what is known to be decided of the one before it."""

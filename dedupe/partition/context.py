@@ -88,6 +88,7 @@ class LaneContext:
             partitions=self.partitions,
             key_check=self.identity.check_value,
             plan=0 if self.layout is None else self.layout.index_plan_of(partition),
+            lineage="" if self.layout is None else self.layout.index_digest_of(partition),
         )
 
     def record_check_of(self, partition: int) -> RecordCheck:

@@ -1,9 +1,9 @@
 """
-Preparation: reads, before an open plan is carried out, what new partitions will inherit.
+Preparation: reads, before an open plan is carried out, what partitions that get slots will inherit.
 
-Whoever owns or follows a partition that gives slots away keeps the indexes of those that get them near its
-log's end. The next round finds them on its disk, and proves them like any other: what is wrong or missing
-here costs time, and nothing else.
+Whoever owns or follows such a partition now, or one of which it gets slots if it is new, keeps its index of
+after the plan near the end of what can be read. The next round finds it on its disk, and proves it like any
+other: what is wrong or missing here costs time, and nothing else.
 """
 
 import asyncio
@@ -78,15 +78,15 @@ class Preparation:
             for prepared in self._heirs:
                 running.create_task(prepared.run(partial(self._is_wanted, prepared.heir)))
 
-    def lag_of(self, source: int) -> int | None:
-        """Return the most offsets that heirs of a partition have to read; None if that is not known yet."""
-        lags = [prepared.lag for prepared in self._heirs if prepared.heir.source == source]
+    def lag_of(self, host: int) -> int | None:
+        """Return the most offsets that heirs of a host have to read; None if that is not known yet."""
+        lags = [prepared.lag for prepared in self._heirs if prepared.heir.host == host]
         known = [lag for lag in lags if lag is not None]
         return None if len(known) < len(lags) else max(known, default=0)
 
     @property
     def lags(self) -> Mapping[int, int | None]:
-        """The offsets that each new partition has to read, of those that are prepared here."""
+        """The offsets that each partition with a new index has to read, of those that are prepared here."""
         return {each.heir.partition: each.lag for each in self._heirs if self._is_wanted(each.heir)}
 
     @property
@@ -95,7 +95,7 @@ class Preparation:
         return [lane.partition for lane in self._lanes if lane.is_serving]
 
     def _is_wanted(self, heir: Heir) -> bool:
-        return self._lanes[heir.source].state is not LaneState.UNASSIGNED and self._has_disk_room()
+        return self._lanes[heir.host].state is not LaneState.UNASSIGNED and self._has_disk_room()
 
 
 class _Prepared:
@@ -103,7 +103,7 @@ class _Prepared:
 
     def __init__(self, heir: Heir, log_of: LogOf, context: LaneContext, pace: Pace) -> None:
         self.heir = heir
-        self._log = GrowingLog(log_of(heir.partition), heir.lineage, log_of, pace)
+        self._log = GrowingLog(log_of(heir.partition), heir, log_of, pace)
         self._recovery = IndexRecovery(heir.partition, self._log, context, LaneMetrics())
         self._follower = Follower(self._log, context, self._recovery)
 

@@ -1,5 +1,6 @@
 """
-Divides a partition: the piece of its log in which it had its slots ends where it is fenced now.
+Divides a partition: the piece of its log in which it had its slots ends where it is fenced now. Marks lie
+below that, and fence nobody.
 
 Whoever divides is the partition's owner for a moment. The decision is appended beside it under its epoch, so
 that it is there once the next owner's fence is over, or never will be. After any doubt, divide again: the
@@ -11,12 +12,14 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from dedupe.decide.layout import Layout
+from dedupe.decide.lineage import Mark
 from dedupe.decide.recovery import CheckedRecord, RecordCheck
-from dedupe.decide.resharding import Decision, Plan
+from dedupe.decide.resharding import Decision, Plan, Routing
 from dedupe.model.errors import ConfigurationError, DividedAnewError, IdentityMismatchError, LogCorruptError
 from dedupe.model.identity import Identity
 from dedupe.model.inherited import OFFSETS_MAX
 from dedupe.model.types import LogRecord, Offset
+from dedupe.storage.inheriting_log import LogOf
 from dedupe.storage.log import DecidingLog, PartitionLog
 from dedupe.storage.routing_records import Seal
 
@@ -90,6 +93,27 @@ async def decide(
         decision = await _cut_of(log, plan, before, check, end)
     await log.decide(seal.record_of(decision, now_ms=now_ms))
     return decision
+
+
+async def marks_of(log_of: LogOf, routing: Routing, identity: Identity) -> tuple[Mark, ...]:
+    """
+    Return a mark behind the newest record of each partition with slots, if it has one since it was cut last.
+
+    Raises RetriableError.
+    """
+    before = Layout(routing.base, routing)
+    marks = []
+    for partition in sorted(set(routing.homes)):
+        log, lineage = log_of(partition), before.lineage_of(partition)
+        check = RecordCheck(identity, partition, before.base, before)
+        try:
+            start, end = await log.bounds()
+            start = start if lineage is None else max(start, lineage.own_from)
+            if (last := await _last(log, check, start, end)) is not None:
+                marks.append(Mark(partition, last.offset + 1, last.identity.lane_seq + 1, last.timestamp_ms))
+        finally:
+            await log.close()
+    return tuple(marks)
 
 
 async def _cut_of(log: DecidingLog, plan: Plan, before: Layout, check: RecordCheck, end: Offset) -> Decision:

@@ -1,10 +1,11 @@
-"""GrowingLog: what a partition will inherit by an open plan, whose last log still grows; it is only read."""
+"""GrowingLog: what a partition will inherit by an open plan, as far as that is known; it is only read."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from dedupe.decide.lineage import Lineage, distance
+from dedupe.decide.lineage import distance
+from dedupe.decide.planned import Heir
 from dedupe.model.clock import Clock
 from dedupe.model.types import LogRecord, Offset
 from dedupe.storage.inheriting_log import InheritingLog, LogOf
@@ -28,12 +29,13 @@ class Pace:
 
 
 class GrowingLog(InheritingLog):
-    """An InheritingLog that ends where its last ancestor does now."""
+    """An InheritingLog that ends at the last mark, or where its last ancestor does now."""
 
-    def __init__(self, own: PartitionLog, lineage: Lineage, log_of: LogOf, pace: Pace) -> None:
-        """As InheritingLog; `lineage` is planned, see dedupe.decide.planned."""
-        super().__init__(own, lineage, log_of)
-        self._planned = lineage
+    def __init__(self, own: PartitionLog, heir: Heir, log_of: LogOf, pace: Pace) -> None:
+        """As InheritingLog."""
+        super().__init__(own, heir.lineage, log_of)
+        self._planned = heir.lineage
+        self._marked_end = heir.end
         self._pace = pace
         self._end: Offset | None = None
 
@@ -43,10 +45,12 @@ class GrowingLog(InheritingLog):
 
     async def bounds(self) -> tuple[Offset, Offset]:
         start, _ = await super().bounds()
-        source = self._planned.levels[-1]
-        _, end = await self._logs[source.partition].bounds()
-        self._end = self._planned.bases[-1] + max(end, source.start)
-        return start, self._end
+        self._end = self._marked_end
+        if self._end is None:
+            source = self._planned.levels[-1]
+            _, end = await self._logs[source.partition].bounds()
+            self._end = self._planned.bases[-1] + max(end, source.start)
+        return min(start, self._end), self._end
 
     async def read(
         self, start: Offset, end: Offset, *, records_max: int | None = None

@@ -28,6 +28,7 @@ class IndexIdentity(NamedTuple):
     key_check: bytes  # dedupe.model.identity.Identity.check_value
     format_version: int = 4
     plan: int = 0  # that gave the partition slots, see dedupe.decide.lineage; 0: none did
+    lineage: str = ""  # Lineage.digest: an index that was prepared for other cuts is of another one
 
     @property
     def name(self) -> str:
@@ -36,9 +37,10 @@ class IndexIdentity(NamedTuple):
 
     @property
     def fields(self) -> dict[str, object]:
-        """What is stored of it; indexes of logs that were never divided name no plan."""
+        """What is stored of it: a plan, and what its marks say, if there is one."""
         fields = self._asdict() | {"key_check": self.key_check.hex()}
-        return fields if self.plan else {name: value for name, value in fields.items() if name != "plan"}
+        unsaid = [name for name in ("plan", "lineage") if not fields[name]]
+        return {name: value for name, value in fields.items() if name not in unsaid}
 
 
 class IndexState(NamedTuple):

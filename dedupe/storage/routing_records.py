@@ -7,12 +7,13 @@ topic of that name or of another secret is refused, and so is one that no gatewa
 
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
-from dedupe.decide.resharding import Decision, Move, Plan
+from dedupe.decide.lineage import Mark
+from dedupe.decide.resharding import Decision, Marking, Move, Plan
 from dedupe.model.errors import IdentityMismatchError
 from dedupe.model.identity import Identity
 from dedupe.model.types import Headers, LogRecord, NewRecord
@@ -21,12 +22,12 @@ HEADER_MAC = "gr"
 """The header of every record: a version byte, and the MAC."""
 
 VERSION, GROWTH_VERSION = 2, 1
-"""Plans of the second version give slots to partitions with records of their own, or not all away; gateways
-that know of the first alone refuse them, and follow all other records."""
+"""Plans of the second version give slots to partitions with records of their own, or not all away, and have
+marks; gateways that know of the first alone refuse them, and follow all other records."""
 
 MAC_BYTES = 16
 KEY_BYTES = 32
-NOTE, PLAN, CUT, KEEP, CLOSE = "note", "plan", "cut", "keep", "close"
+NOTE, PLAN, MARK, CUT, KEEP, CLOSE = "note", "plan", "mark", "cut", "keep", "close"
 """The kinds of records that this version knows; a later one may write others."""
 
 _PURPOSE = b"routing"
@@ -56,6 +57,10 @@ class Close(NamedTuple):
     plan: int
 
 
+Said: TypeAlias = Note | Plan | Marking | Decision | Close
+"""What a record may say."""
+
+
 def routing_topic_of(topic: str) -> str:
     """Return the name of a topic's routing topic."""
     return f"{topic}.routing"
@@ -72,16 +77,22 @@ def note_record(note: Note, place: Place, key: bytes, *, now_ms: int) -> NewReco
 
 
 def plan_record(plan: Plan, place: Place, key: bytes, *, now_ms: int) -> NewRecord:
-    """Return the record of a plan, in partition 0; growth into logs without any offset says no time."""
+    """Return the record of a plan, in partition 0; growth into logs without offsets has only its moves."""
     before = [_of_decision(decision) for decision in plan.before]
     moves = [list(move) for move in plan.moves]
     fields = {"before": before, "moves": moves, "number": plan.number, "partitions": plan.partitions}
     if not (plan.read_from_ms or plan.empty_until):
         return _record(PLAN, fields, place, key, now_ms)
-    fields["read_from_ms"] = plan.read_from_ms
+    fields |= {"marks": [list(mark) for mark in plan.marks], "read_from_ms": plan.read_from_ms}
     if plan.empty_until:
-        fields["empty_until"] = list(map(list, plan.empty_until))
+        fields["empty_until"] = [list(each) for each in plan.empty_until]
     return _record(PLAN, fields, place, key, now_ms, version=VERSION)
+
+
+def marking_record(marking: Marking, place: Place, key: bytes, *, now_ms: int) -> NewRecord:
+    """Return the record of more marks, in partition 0."""
+    fields = marking._asdict() | {"marks": [list(mark) for mark in marking.marks]}
+    return _record(MARK, fields, place, key, now_ms, version=VERSION)
 
 
 def decision_record(decision: Decision, place: Place, key: bytes, *, now_ms: int) -> NewRecord:
@@ -94,7 +105,7 @@ def close_record(close: Close, place: Place, key: bytes, *, now_ms: int) -> NewR
     return _record(CLOSE, close._asdict(), place, key, now_ms)
 
 
-def read_record(record: LogRecord, places: Sequence[Place], key: bytes) -> Note | Plan | Decision | Close:
+def read_record(record: LogRecord, places: Sequence[Place], key: bytes) -> Said:
     """
     Return what a record says that belongs to one of some places.
 
@@ -128,7 +139,7 @@ class Seal(NamedTuple):
         """Return where records of a partition of the routing topic belong."""
         return [Place(self.log_id, topic_id, partition) for topic_id in self.topic_ids]
 
-    def read(self, record: LogRecord, partition: int) -> Note | Plan | Decision | Close:
+    def read(self, record: LogRecord, partition: int) -> Said:
         """Return what a record of a partition of the routing topic says; raises as read_record does."""
         return read_record(record, self.places(partition), self.key)
 
@@ -173,15 +184,19 @@ def _read_decision(fields: Mapping[str, Any]) -> Decision:
 def _read_plan(fields: Mapping[str, Any]) -> Plan:
     moves = tuple(Move(*each) for each in fields["moves"])
     before = tuple(_read_decision(each) for each in fields["before"])
+    read_from_ms, marks = fields.get("read_from_ms", 0), _read_marks(fields.get("marks", ()))
     empty_until = tuple((partition, end) for partition, end in fields.get("empty_until", ()))
-    return Plan(
-        fields["number"], fields["partitions"], moves, before, fields.get("read_from_ms", 0), empty_until
-    )
+    return Plan(fields["number"], fields["partitions"], moves, before, read_from_ms, marks, empty_until)
 
 
-_READERS: Mapping[str, Callable[[Mapping[str, Any]], Note | Plan | Decision | Close]] = {
+def _read_marks(marks: Iterable[Sequence[int]]) -> tuple[Mark, ...]:
+    return tuple(Mark(*each) for each in marks)
+
+
+_READERS: Mapping[str, Callable[[Mapping[str, Any]], Said]] = {
     NOTE: lambda fields: Note(*(fields[name] for name in Note._fields)),
     PLAN: _read_plan,
+    MARK: lambda fields: Marking(fields["plan"], _read_marks(fields["marks"]), fields["is_last"]),
     CUT: _read_decision,
     KEEP: _read_decision,
     CLOSE: lambda fields: Close(fields["plan"]),

@@ -12,7 +12,8 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from dedupe.decide.layout import Layout
-from dedupe.decide.resharding import Decision, Plan, Routing
+from dedupe.decide.planned import hosts_of
+from dedupe.decide.resharding import Decision, Marking, Plan, Routing
 from dedupe.model.clock import Clock
 from dedupe.model.errors import RetriableError
 from dedupe.model.identity import Identity
@@ -55,6 +56,9 @@ class Plans(Protocol):
     async def write_plan(self, plan: Plan) -> None:
         """See RoutingTopic."""
 
+    async def write_marking(self, marking: Marking) -> None:
+        """See RoutingTopic."""
+
     async def close_plan(self, number: int) -> None:
         """See RoutingTopic."""
 
@@ -92,15 +96,19 @@ class Settling:
         routing, _ = await self.store.routing_topic.routing(self.topic.partitions)
         if routing.decisions or not routing.undecided:
             return bool(routing.undecided)
-        return (await self.store.routing_topic.signs(routing.version.plan)).are_due(routing.undecided)
+        signs = await self.store.routing_topic.signs(routing.version.plan)
+        return signs.are_due(routing, hosts_of(routing))
 
-    async def settle(self, own: Collection[int] = ()) -> None:
+    async def settle(self, own: Collection[int] = ()) -> bool:
         """
-        Return once no partition is undecided, and tell what was decided unless that was so before.
+        Wait until no partition is undecided, and tell what was decided.
 
         Args:
             own: partitions that this process owned last: it decides them at once. It leaves all others to
                 their owners for OTHERS_S, then decides them, too.
+
+        Returns:
+            Whether any was undecided; else it tells nothing.
 
         Raises:
             RetriableError: the log does not answer; call again.
@@ -110,14 +118,20 @@ class Settling:
         others_at = self.clock.monotonic() + OTHERS_S
         routing, is_closing = await self.store.routing_topic.routing(self.topic.partitions)
         if not routing.undecided:
-            return
+            return False
         while routing.undecided:
+            if routing.takes_marks:
+                marking = Marking(routing.version.plan, (), is_last=True)
+                await self.store.routing_topic.write_marking(marking)
+                routing, is_closing = await self.store.routing_topic.routing(self.topic.partitions)
+                continue
             is_patient = self.clock.monotonic() < others_at
             due = routing.undecided & frozenset(own) if is_patient else routing.undecided
             await self._decide_each(routing, due, keeps=is_closing and not routing.version.cut)
             await asyncio.sleep(0 if due else POLL_S)
             routing, is_closing = await self.store.routing_topic.routing(self.topic.partitions)
         self.tell_decisions(routing)
+        return True
 
     def tell_decisions(self, routing: Routing) -> None:
         """Tell what is decided of the last plan."""

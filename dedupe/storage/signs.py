@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 import orjson
 
+from dedupe.decide.resharding import Routing
+
 PREPARED = "prepared"
-"""A note of each partition that a plan divides, by its owner: how far the indexes of its heirs are."""
+"""A note of each partition that decides of a plan, by its owner: how far the indexes are that it prepares."""
 
 CUT_NOW = "cut-now"
 """A note of partition 0: the plan that an operator wants carried out without waiting any longer."""
@@ -24,6 +26,7 @@ class Prepared(NamedTuple):
 
     plan: int
     lag: int | None  # offsets that the slowest of them has to read; None: not known yet
+    marks: int = 0  # how often the plan was marked, as far as the owner knows
 
     def encoded(self) -> str:
         """Encode the note."""
@@ -42,10 +45,16 @@ class Signs(NamedTuple):
     is_cut_now: bool = False
     is_closing: bool = False
 
-    def are_due(self, undecided: Collection[int]) -> bool:
+    def are_near(self, routing: Routing, hosts: Collection[int]) -> bool:
+        """Whether all indexes of a plan are near its last marks; for hosts see dedupe.decide.planned."""
+        told = [self.told.get(each) for each in hosts]
+        return all(said is not None and said.is_near and said.marks == len(routing.marks) for said in told)
+
+    def are_due(self, routing: Routing, hosts: Collection[int]) -> bool:
         """Whether the plan is to be carried out, or closed, now."""
-        are_near = all(each in self.told and self.told[each].is_near for each in undecided)
-        return self.is_cut_now or self.is_closing or are_near
+        if self.is_cut_now or self.is_closing:
+            return True
+        return not routing.takes_marks and (bool(routing.marks) or self.are_near(routing, hosts))
 
 
 def signs_of(
@@ -59,7 +68,7 @@ def signs_of(
 def _read(text: str) -> Prepared:
     try:
         fields = orjson.loads(text)
-        plan, lag = fields["plan"], fields["lag"]
+        plan, lag, marks = fields["plan"], fields["lag"], fields.get("marks", 0)
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return Prepared(0, None)
-    return Prepared(plan if isinstance(plan, int) else 0, lag if isinstance(lag, int) else None)
+    return Prepared(plan if isinstance(plan, int) else 0, lag if isinstance(lag, int) else None, marks)

@@ -189,19 +189,22 @@ async def test_topic_has_as_many_partitions_as_before_again_and_again(
 
 
 @pytest.mark.kafka
-def test_new_partitions_are_prepared_and_nobody_is_refused(gateway: Gateway) -> None:
+def test_new_indexes_are_prepared_and_nobody_is_refused_there_and_back(gateway: Gateway) -> None:
     gateway.start()
     for _ in range(MANY // BATCH):
         posted(gateway, [new_event() for _ in range(BATCH)])
 
-    with requests_meanwhile(gateway) as statuses:
-        divide(gateway, 2 * PARTITIONS)
+    for plan, partitions in enumerate((2 * PARTITIONS, PARTITIONS, 2 * PARTITIONS), 1):
+        with requests_meanwhile(gateway) as statuses:
+            divide(gateway, partitions)
 
-    assert set(statuses) == {200}
-    heirs = gateway.stats()["partitions"][PARTITIONS:]
-    assert len(heirs) == PARTITIONS
-    assert all(each["state"] == "active" for each in heirs)
-    assert sum(each["restored_records"] for each in heirs) < 2 * PARTITIONS * NEAR
+        assert set(statuses) == {200}
+        lanes = gateway.stats()["partitions"]
+        assert [each["state"] for each in lanes] == ["active"] * partitions
+        status = rows(gateway, "reshard", "status")
+        heirs = [each for each, row in zip(lanes, status, strict=False) if row["inherits"]]
+        assert len(heirs) == (PARTITIONS if plan < 3 else 2 * PARTITIONS)
+        assert sum(each["restored_records"] for each in heirs[-PARTITIONS:]) < 2 * PARTITIONS * NEAR
 
 
 async def copied(bootstrap_servers: str, topic: str) -> list[ConsumerRecord[bytes, bytes]]:

@@ -6,18 +6,29 @@ its steps; the processes that run meanwhile are fenced as they are on Kafka. The
 plans, and the partitions beside the clean ones.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from dedupe.decide.layout import Layout
+from dedupe.decide.lineage import Mark
 from dedupe.decide.recovery import CheckedRecord, RecordCheck
-from dedupe.decide.resharding import Move, Plan, Routing, is_growth, split_of, spread_over, why_invalid
+from dedupe.decide.resharding import (
+    Marking,
+    Move,
+    Plan,
+    Routing,
+    is_growth,
+    split_of,
+    spread_over,
+    why_invalid,
+)
 from dedupe.model.errors import RetriableError
 from dedupe.model.record import parse_identity, routing_key_of
 from dedupe.partition.lane import Lane
 from dedupe.partition.partition_index import PartitionIndex
-from dedupe.storage.dividing import Division, decide
+from dedupe.storage.dividing import Division, decide, marks_of
 from dedupe.storage.log import no_crashpoint
 from dedupe.storage.routing_records import Note, Notes, Seal, mac_key_of
 from dedupe.storage.signs import CUT_NOW, PREPARED, Signs, signs_of
@@ -78,6 +89,9 @@ class RoutingTopic:
         self.before_plan()
         self.world.plans.append(plan)
 
+    async def write_marking(self, marking: Marking) -> None:
+        self.world.plans.append(marking)
+
     async def close_plan(self, number: int) -> None:
         self.closed.add(number)
 
@@ -85,7 +99,7 @@ class RoutingTopic:
 class ReshardWorld(SessionWorld):
     """A SessionWorld on a log with a routing topic."""
 
-    plans: list[Plan]
+    plans: list[Plan | Marking]  # as they are in partition 0
 
     def prepare(self) -> None:
         """Begin without a plan."""
@@ -102,8 +116,8 @@ class ReshardWorld(SessionWorld):
     def routing(self) -> Routing:
         """Return what a process that reads the routing topic now knows."""
         routing = Routing.begun_with(CLEAN.partitions)
-        for plan in self.plans:
-            routing = routing.with_plan(plan)
+        for said in self.plans:
+            routing = routing.with_plan(said) if isinstance(said, Plan) else routing.with_marking(said)
         for partition in range(routing.partitions):
             beside = self.log.decisions.get((CLEAN.name, partition))
             for decision in self.seal.decisions_in(partition, beside.records if beside else []):
@@ -115,18 +129,20 @@ class ReshardWorld(SessionWorld):
         routing = self.routing()
         return spread_over(routing, partitions) if split is None else split_of(routing, split)
 
-    def plan(self, partitions: int = 0, *, split: int | None = None) -> Plan:
+    def plan(self, partitions: int = 0, *, split: int | None = None, marks: Sequence[Mark] = ()) -> Plan:
         """Write a plan for so many partitions, or to split one; return the one that is open."""
         routing = self.routing()
         if routing.undecided:
-            return self.plans[-1]
+            assert routing.plan is not None
+            return routing.plan
         moves = self.moves(partitions, split=split)
         before = tuple(routing.decisions[each] for each in sorted(routing.decisions))
         needed = max(routing.partitions, *(1 + move.target for move in moves))
         plan = Plan(routing.version.plan + 1, needed, moves, before)
         if not is_growth(plan, routing):
             remembered_ms = max(self.policy.window_ms, self.sessions.lease_ms) + DAY_MS
-            plan = plan._replace(read_from_ms=max(1, self.clock.ms - remembered_ms))
+            read_from_ms = max(1, self.clock.ms - remembered_ms)
+            plan = plan._replace(read_from_ms=read_from_ms, marks=tuple(marks))
         assert why_invalid(plan, routing.homes) is None
         self.log.add_partitions(CLEAN.name, needed)
         resting = {move.target for move in moves} - set(routing.homes)
@@ -134,6 +150,14 @@ class ReshardWorld(SessionWorld):
         plan = plan._replace(empty_until=tuple((each, end) for each, end in ends.items() if end))
         self.plans.append(plan)
         return plan
+
+    async def marks(self) -> tuple[Mark, ...]:
+        """Return marks behind the newest records; tries until the log answers."""
+        log_of = partial(self.log.another().partition_log, CLEAN.name)
+        for _ in range(TRIES):
+            with suppress(RetriableError):
+                return await marks_of(log_of, self.routing(), self.identity)
+        raise AssertionError("the log does not answer")
 
     async def divide(
         self,
@@ -147,8 +171,11 @@ class ReshardWorld(SessionWorld):
         self.layout = Layout(CLEAN.partitions, self.routing())
         if not (self.routing().undecided or self.moves(partitions, split=split)):
             return
-        plan = self.plan(partitions, split=split)
+        plan = self.plan(partitions, split=split, marks=await self.marks())
         crashpoint("planned")
+        if self.routing().takes_marks:
+            self.plans.append(Marking(plan.number, await self.marks(), is_last=True))
+            crashpoint("marked")
         store = self.log.another(crashpoint=crashpoint)
         for _ in range(TRIES):
             undecided = sorted(self.routing().undecided)

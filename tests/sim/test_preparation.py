@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 
 from app.cli import waiting
+from app.cli.resharding import Resharding, Wanted
 from app.process.plan_progress import PlanProgress
-from app.process.plan_watch import LOOK_S, TELL_S, PlanWatch
-from dedupe.decide.resharding import Routing
+from app.process.plan_watch import ALONE_S, LOOK_S, TELL_S, PlanWatch
+from dedupe.decide.layout import Layout
+from dedupe.decide.planned import hosts_of
+from dedupe.decide.resharding import Marking, Routing
 from dedupe.partition import preparation
 from dedupe.partition.preparation import WATCH_S, Preparation
 from dedupe.storage import signs
@@ -54,6 +57,7 @@ class Round:
         self.progress = PlanProgress(world.clock)
         self.is_due = asyncio.Event()
         self.preparation: Preparation | None = None
+        self.can_prepare = True
         begun = world.routing() if world.routing().undecided else None
         assert world.router is not None
         plan = world.router.layout.plan
@@ -61,8 +65,11 @@ class Round:
         self.task = asyncio.ensure_future(watch.run())
 
     @asynccontextmanager
-    async def prepare(self, routing: Routing) -> AsyncIterator[Preparation]:
+    async def prepare(self, routing: Routing) -> AsyncIterator[Preparation | None]:
         world = self.world
+        if not self.can_prepare:
+            yield None
+            return
         assert world.router is not None
         log_of = partial(world.connection.partition_log, CLEAN.name)
         lanes = world.router.lanes
@@ -80,9 +87,9 @@ class Round:
             await self.task
 
 
-async def go_on(world: ReshardWorld, number: int) -> dict[int, int]:
-    """Carry the plan out, serve by it, and return how many records each new partition had left to read."""
-    await world.divide(PLANNED)
+async def go_on(world: ReshardWorld, number: int, partitions: int = PLANNED) -> dict[int, int]:
+    """Carry the plan out, serve by it, and return how many records each new index had left to read."""
+    await world.divide(partitions)
     await world.restart()
     assert world.router is not None
     left = {lane.partition: lane.metrics.restored_records for lane in world.router.lanes if lane.lineage}
@@ -111,6 +118,194 @@ async def test_new_partitions_have_little_left_to_read() -> None:
     left = await go_on(world, 3 * EVENTS)
     assert set(left) == set(range(CLEAN.partitions, PLANNED))
     assert max(left.values()) <= NEAR
+
+
+@asynccontextmanager
+async def commanded(
+    world: ReshardWorld, topic: RoutingTopic, partitions: int
+) -> AsyncIterator["asyncio.Future[None]"]:
+    """Run `gateway reshard plan`, which ends with the context."""
+    own = RoutingTopic(world)  # read by itself
+    own.notes, own.closed, own.told = topic.notes, topic.closed, topic.told
+    settling = Settling(store_of(world, own), CLEAN, world.identity, VirtualClock(world), topic.told.append)
+
+    async def add_partitions(name: str, count: int) -> bool:
+        if name == CLEAN.name:
+            world.log.add_partitions(name, count)
+        return False
+
+    command = Resharding(settling, f"{CLEAN.name}.routing", add_partitions, 3600.0, 24 * 3600.0, lambda: None)
+    running = asyncio.ensure_future(command.plan(Wanted(partitions), notice_s=0, is_dry=False))
+    try:
+        yield running
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+
+
+class VirtualClock:
+    """Log time of a world, and the time of the virtual loop."""
+
+    def __init__(self, world: ReshardWorld) -> None:
+        self.now_ms = lambda: world.clock.ms
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+async def until_marked(world: ReshardWorld, marks: int) -> None:
+    """Wait until the open plan has so many marks."""
+    async with asyncio.timeout(PATIENCE_S):
+        while len(world.routing().marks) < marks or world.routing().plan is None:
+            await asyncio.sleep(0.1)
+
+
+async def marked_by(world: ReshardWorld, marks: int) -> None:
+    """Have a command mark a plan so often, by events in between."""
+    for count in range(1, marks + 1):
+        await until_marked(world, count)
+        await deliver(world, EVENTS * count, 10 * NEAR)
+
+
+@pytest.mark.parametrize("loses_disk", [False, True])
+async def test_partitions_that_stay_or_come_back_have_little_left_to_read_either(*, loses_disk: bool) -> None:
+    world, topic = await opened()
+    sent = EVENTS
+    for partitions in (2 * CLEAN.partitions, CLEAN.partitions, 2 * CLEAN.partitions, CLEAN.partitions):
+        this = Round(world, topic)
+        async with commanded(world, topic, partitions) as running:
+            await until_marked(world, 0)
+            await deliver(world, sent)  # while they are prepared
+            sent += EVENTS
+            await this.due()
+            if loses_disk:
+                await world.divide(partitions)
+                await world.restart(loses_disk=True)
+                await deliver(world, 0, sent)
+                judge(world)
+            else:
+                left = await go_on(world, sent, partitions)
+                assert max(left.values()) <= 2 * NEAR
+                assert set(left) >= {0, 1} or partitions > CLEAN.partitions
+            async with asyncio.timeout(PATIENCE_S):
+                await running
+        assert len(world.routing().marks) >= (0 if partitions > CLEAN.partitions else 2)
+
+
+@pytest.mark.parametrize("marks", [1, 2])
+async def test_gateways_go_on_without_a_command_that_ends_between_two_marks(marks: int) -> None:
+    world, topic, this = await grown()
+    async with commanded(world, topic, CLEAN.partitions):
+        await marked_by(world, marks)  # and it is killed
+    began = asyncio.get_running_loop().time()
+
+    await this.due()
+
+    assert asyncio.get_running_loop().time() - began >= ALONE_S
+    assert world.routing().takes_marks
+    settling = Settling(store_of(world, topic), CLEAN, world.identity, VirtualClock(world), topic.told.append)
+    await settling.settle(range(world.layout.partitions))
+    assert len(world.routing().marks) == marks
+    left = await go_on(world, 2 * EVENTS, CLEAN.partitions)
+    assert max(left.values()) <= 12 * NEAR
+
+
+async def test_command_that_was_killed_goes_on_with_its_marks_when_it_is_called_again() -> None:
+    world, topic, this = await grown()
+    async with commanded(world, topic, CLEAN.partitions):
+        await marked_by(world, 2)
+    await deliver(world, 2 * EVENTS, 10 * NEAR)
+
+    async with commanded(world, topic, CLEAN.partitions) as running:
+        await this.due()
+        left = await go_on(world, 3 * EVENTS, CLEAN.partitions)
+        async with asyncio.timeout(PATIENCE_S):
+            await running
+
+    assert len(world.routing().marks) >= 3
+    assert max(left.values()) <= 2 * NEAR
+
+
+async def test_process_that_is_killed_between_marks_goes_on_with_what_it_has() -> None:
+    world, topic, this = await grown()
+    async with commanded(world, topic, CLEAN.partitions):
+        await marked_by(world, 2)
+        await this.end()
+        await world.restart()
+        again = Round(world, topic)
+        await again.due()
+        left = await go_on(world, 2 * EVENTS, CLEAN.partitions)
+
+    assert max(left.values()) <= 2 * NEAR
+
+
+async def test_index_that_was_prepared_for_slots_that_did_not_come_is_made_anew() -> None:
+    world, topic, this = await grown(3 * CLEAN.partitions)
+    async with commanded(world, topic, CLEAN.partitions):
+        await this.due()
+        await this.end()
+    plan = world.routing().plan
+    assert plan is not None
+    for partition in sorted(world.routing().undecided):
+        log = world.log.another().deciding_log(CLEAN.name, partition)
+        keeps = partition == 2 * CLEAN.partitions
+        await decide(log, world.seal, plan, partition, world.layout, world.identity, keeps=keeps, now_ms=1)
+    world.layout = Layout(CLEAN.partitions, world.routing())
+    assert world.layout.slots_of(2 * CLEAN.partitions)
+
+    await world.restart()
+
+    assert world.router is not None
+    read = [world.router.lanes[each].metrics.restored_records for each in range(CLEAN.partitions)]
+    assert read[0] > NEAR >= read[1]
+    await deliver(world, 0, 2 * EVENTS)
+    judge(world)
+
+
+async def test_plan_with_marks_is_due_once_its_last_marks_are_written() -> None:
+    world, topic, this = await grown()
+    await this.end()
+    plan = world.plan(CLEAN.partitions, marks=await world.marks())
+    settling = Settling(store_of(world, topic), CLEAN, world.identity, world.clock, topic.told.append)
+    routing, hosts = world.routing(), hosts_of(world.routing())
+    for partition in hosts:
+        await topic.note(Note(PREPARED, CLEAN.name, partition, Prepared(plan.number, 0, 0).encoded()))
+    assert not (await topic.signs(plan.number)).are_near(routing, hosts)
+    for partition in hosts:
+        await topic.note(Note(PREPARED, CLEAN.name, partition, Prepared(plan.number, 0, 1).encoded()))
+    assert (await topic.signs(plan.number)).are_near(routing, hosts)
+    assert not await settling.is_due()
+
+    await topic.write_marking(Marking(plan.number, (), is_last=True))
+
+    assert await settling.is_due()
+    await world.crash()
+
+
+async def test_partition_that_rests_among_others_is_prepared_by_its_own_owner() -> None:
+    world, topic = await opened()
+    for split in (0, 1, 3):  # 5 has slots then, and 4 has none
+        await world.divide(split=split)
+    await world.restart()
+    await topic.routing(CLEAN.partitions)
+    this = Round(world, topic)
+    async with commanded(world, topic, 3 * CLEAN.partitions) as running:
+        await this.due()
+        left = await go_on(world, 2 * EVENTS, 3 * CLEAN.partitions)
+        async with asyncio.timeout(PATIENCE_S):
+            await running
+
+    assert left[4] <= NEAR
+
+
+async def grown(partitions: int = 2 * CLEAN.partitions) -> tuple[ReshardWorld, RoutingTopic, Round]:
+    """A topic that was divided once, with events since, and what its gateway runs."""
+    world, topic = await opened()
+    await world.divide(partitions)
+    await world.restart()
+    await deliver(world, 0, EVENTS)
+    await topic.routing(CLEAN.partitions)
+    return world, topic, Round(world, topic)
 
 
 async def test_without_preparation_they_read_everything() -> None:
@@ -252,6 +447,39 @@ async def test_plan_that_others_have_carried_out_unseen_ends_the_round() -> None
     await go_on(world, 2 * EVENTS)
 
 
+async def test_process_that_cannot_prepare_serves_on_until_the_plan_is_due() -> None:
+    world, topic = await opened()
+    this = Round(world, topic)
+    this.can_prepare = False
+    plan = world.plan(PLANNED)
+
+    await deliver(world, EVENTS)
+    await asyncio.sleep(2 * LOOK_S)
+    assert not this.is_due.is_set()
+    assert not (await topic.signs(plan.number)).told
+    await topic.note(Note(CUT_NOW, CLEAN.name, 0, str(plan.number)))
+    await this.due()
+
+    await go_on(world, 2 * EVENTS)
+
+
+async def test_preparation_that_breaks_does_not_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(_self: Preparation) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Preparation, "run", broken)
+    world, topic = await opened()
+    this = Round(world, topic)
+    plan = world.plan(PLANNED)
+
+    await deliver(world, EVENTS)
+    await asyncio.sleep(2 * LOOK_S)
+    assert not this.task.done()
+    await topic.close_plan(plan.number)
+    await this.due()
+    await world.crash()
+
+
 async def test_index_is_closed_when_its_source_moves_away_and_opened_when_it_comes_back() -> None:
     world, _ = await opened()
     world.plan(PLANNED)
@@ -283,7 +511,7 @@ async def test_command_waits_for_gateways_and_says_what_they_say() -> None:
     world, topic = await opened()
     plan = world.plan(PLANNED)
     settling = Settling(store_of(world, topic), CLEAN, world.identity, world.clock, topic.told.append)
-    wait = asyncio.ensure_future(waiting.Waiting(settling, plan.number).until_due())
+    wait = asyncio.ensure_future(waiting.Waiting(settling, plan.number).until_near())
     for lag in (None, 70_000, 20):
         for partition in range(CLEAN.partitions):
             await topic.note(prepared(partition, lag))
@@ -309,7 +537,7 @@ async def test_command_does_not_wait_for_gateways_that_do_not_run(was_there: boo
         await topic.note(prepared(0, 5_000_000))
     began = asyncio.get_running_loop().time()
 
-    assert not await waiting.Waiting(settling, plan.number).until_due()
+    assert not await waiting.Waiting(settling, plan.number).until_near()
 
     took = asyncio.get_running_loop().time() - began
     expected = waiting.SILENCE_S if was_there else waiting.SIGN_S

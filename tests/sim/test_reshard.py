@@ -28,7 +28,7 @@ from tests.support.sim.faults import SimFaults
 REQUESTS = 150  # of a history of sessions
 PLANS = {40: 4, 80: 2, 110: 6}
 """Partitions, by the number of the request before which there are so many."""
-STEPS = ("planned", "decide", "decided", "partition")
+STEPS = ("planned", "marked", "decide", "decided", "partition")
 
 
 def judge(world: ReshardWorld) -> None:

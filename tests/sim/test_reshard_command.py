@@ -4,18 +4,20 @@ says what is so, also while a plan is open.
 """
 
 from collections.abc import Awaitable, Callable
+from itertools import cycle
 from types import SimpleNamespace
 
 import pytest
 
 from app.cli.resharding import Resharding, Wanted
 from dedupe.decide.layout import Layout
-from dedupe.decide.resharding import spread_over
+from dedupe.decide.resharding import Decision, Plan, Routing, spread_over
 from dedupe.model.errors import ConfigurationError
 from dedupe.model.record import build_record
 from dedupe.storage.dividing import decide
 from dedupe.storage.settling import Settling
 from tests.sim.reshard_world import ReshardWorld, RoutingTopic, begun
+from tests.sim.session_world import DAY_MS
 from tests.sim.world import CLEAN
 
 
@@ -44,9 +46,9 @@ async def world_with_command() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
 
 async def cut(world: ReshardWorld, partition: int, *, keeps: bool = False) -> None:
     log = world.log.another().deciding_log(CLEAN.name, partition)
-    await decide(
-        log, world.seal, world.plans[-1], partition, world.layout, world.identity, keeps=keeps, now_ms=1
-    )
+    plan = world.routing().plan
+    assert plan is not None
+    await decide(log, world.seal, plan, partition, world.layout, world.identity, keeps=keeps, now_ms=1)
 
 
 async def test_plan_with_a_cut_goes_on_although_somebody_wished_to_close_it() -> None:
@@ -162,6 +164,31 @@ async def test_dry_run_says_what_new_partitions_read_and_changes_nothing() -> No
     await command.plan(Wanted(2 * CLEAN.partitions), notice_s=0, is_dry=True)
 
     assert records == 40
-    assert f"read {offsets} records before they serve, 1 minutes" in topic.told[-1]
+    assert f"read {offsets} records, while they serve" in topic.told[-1]
+    assert "1 minutes of one gateway" in topic.told[-1]
     assert f"{offsets / 2:,.0f} ids are kept twice" in topic.told[-1]
     assert not world.plans
+
+
+async def test_too_many_pieces_are_refused_until_the_first_of_them_are_forgotten() -> None:
+    world, _, command = await world_with_command()
+    routing, counts, now_ms = Routing.begun_with(CLEAN.partitions), cycle((4, 2)), world.clock.ms
+
+    def plan_next() -> Plan:
+        return command._plan_of(routing, spread_over(routing, next(counts)))
+
+    def divide_until_refused() -> None:
+        nonlocal routing
+        for number in range(1, 100):
+            routing = routing.with_plan(plan_next())
+            routing = routing.with_all(
+                Decision(number, partition, 100 * number, now_ms, 10 * number)
+                for partition in sorted(routing.undecided)
+            )
+
+    with pytest.raises(ConfigurationError, match="more than 30 pieces of logs"):
+        divide_until_refused()
+    assert 20 < max(len(lineage.levels) for lineage in routing.lineages.values()) <= 30
+    world.clock.ms += 2 * DAY_MS
+    next(counts)  # the one that was refused
+    assert plan_next().read_from_ms > now_ms

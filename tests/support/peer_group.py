@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from itertools import zip_longest
+from itertools import chain, repeat
 from random import Random
 from typing import Any
 
@@ -39,7 +39,7 @@ class Group:
                 network=self.net.network(name),
                 rng=Random(f"{seed} {name}"),
             )
-            for name, plan in zip_longest(names, plans, fillvalue=0)
+            for name, plan in zip(names, chain(plans, repeat(0)), strict=False)
         }
         self.tasks: dict[str, asyncio.Task[None]] = {}
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from aiokafka import TopicPartition
 from aiokafka.errors import TopicAuthorizationFailedError
 
-from dedupe.decide.resharding import Decision, Plan, Routing
+from dedupe.decide.resharding import Decision, Marking, Plan, Routing
 from dedupe.model.errors import ConfigurationError, IdentityMismatchError, RetriableError
 from dedupe.model.types import LogRecord, NewRecord, Offset
 from dedupe.storage.kafka.cluster import EARLIEST, LATEST, UNKNOWN_TOPIC, KafkaCluster, error_name
@@ -28,8 +28,10 @@ from dedupe.storage.routing_records import (
     Close,
     Note,
     Notes,
+    Said,
     Seal,
     close_record,
+    marking_record,
     note_record,
     plan_record,
     routing_topic_of,
@@ -69,7 +71,7 @@ class RoutingTopic:
         self._tp = TopicPartition(self.name, NOTES_PARTITION)
         self._producer = PlainProducer(config, cluster, self._tp)
         self._notes = Notes()
-        self._plans: list[Plan] = []
+        self._plans: list[Plan | Marking] = []
         self._plans_known = 0  # of these, to whoever has asked for the routing
         self._closed: set[int] = set()  # plans
         self._position: Offset = 0
@@ -102,6 +104,10 @@ class RoutingTopic:
         """Write a plan. Raises as `note` does."""
         await self._write(partial(plan_record, plan))
 
+    async def write_marking(self, marking: Marking) -> None:
+        """Write more marks of a plan. Raises as `note` does."""
+        await self._write(partial(marking_record, marking))
+
     async def close_plan(self, number: int) -> None:
         """Write the wish that a plan end. Raises as `note` does."""
         await self._write(partial(close_record, Close(number)))
@@ -119,11 +125,12 @@ class RoutingTopic:
             await self._catch_up()
         self._plans_known = len(self._plans)
         routing = Routing.begun_with(partitions)
-        for plan in self._plans:
-            routing = routing.with_plan(plan)
+        for said in self._plans:
+            routing = routing.with_plan(said) if isinstance(said, Plan) else routing.with_marking(said)
         if self._plans:
             seal, slots = await self.seal(), asyncio.Semaphore(READ_AT_ONCE)
-            partitions_of_log = range(max(plan.partitions for plan in self._plans))
+            plans = [said for said in self._plans if isinstance(said, Plan)]
+            partitions_of_log = range(max(plan.partitions for plan in plans))
             beside = await asyncio.gather(*(self._decisions_of(each, slots) for each in partitions_of_log))
             for partition, records in enumerate(beside):
                 routing = routing.with_all(seal.decisions_in(partition, records))
@@ -137,7 +144,7 @@ class RoutingTopic:
         return signs_of(plan, told, cut_now, is_closing=plan in self._closed)
 
     async def has_new_plan(self) -> bool:
-        """Whether a plan was written since `routing` was asked for last. Raises as `notes` does."""
+        """Whether a plan, or marks, were written since `routing` was asked for. Raises as `notes` does."""
         async with self._turn:
             await self._catch_up()
         return len(self._plans) > self._plans_known
@@ -213,12 +220,12 @@ class RoutingTopic:
                     self._take(seal.read(record, NOTES_PARTITION))
                 self._position = reader.position
 
-    def _take(self, said: Note | Plan | Decision | Close) -> None:
+    def _take(self, said: Said) -> None:
         """Remember the next record of partition 0."""
         match said:
             case Note():
                 self._notes.add(said)
-            case Plan():
+            case Plan() | Marking():
                 self._plans.append(said)
             case Close(number):
                 self._closed.add(number)

@@ -4,6 +4,7 @@ partition that a key has is that of its slot's home; nobody forgets early becaus
 """
 
 import random
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -11,8 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupe.decide.layout import Layout
-from dedupe.decide.lineage import Lineage, distance
-from dedupe.decide.resharding import Decision, Plan, Routing, is_growth, moves_to, split_of, spread_over
+from dedupe.decide.lineage import Level, Lineage, Mark, Marks, Piece, distance, parts_of
+from dedupe.decide.resharding import (
+    Decision,
+    Marking,
+    Plan,
+    Routing,
+    is_growth,
+    moves_to,
+    split_of,
+    spread_over,
+)
 from dedupe.model.routing import partition_of
 
 HOUR = 3_600_000
@@ -57,17 +67,53 @@ def test_number_of_a_partition_says_what_it_began_with(base: int, factors: list[
 
 
 def divided_on(routing: Routing, wanted: int, rng: Random | None = None) -> Routing:
-    """Return the routing behind one more plan; with dice some partitions may keep, and logs grow unevenly."""
+    """
+    Return the routing behind one more plan.
+
+    With dice logs grow unevenly, some partitions may keep, and plans that are no growth have marks.
+    """
+    if rng is not None:
+        routing, decisions = opened_on(routing, wanted, rng)
+        return replace(routing, takes_marks=False).with_all(decisions)
     routing = planned(routing, wanted)
-    assert routing.plan is not None
-    number = routing.plan.number
     for partition in sorted(routing.undecided):
         start = routing.starts_of(partition)[-1]
-        more = 100 if rng is None else rng.randrange(200)
-        cut = Decision(number, partition, start.offset + more + 1, number * HOUR, start.lane_seq + more)
-        keeps = rng is not None and rng.random() < 0.2
-        routing = routing.with_decision(Decision(number, partition, None) if keeps else cut)
+        cut = (start.offset + 101, routing.version.plan * HOUR, start.lane_seq + 100)
+        routing = routing.with_decision(Decision(routing.version.plan, partition, *cut))
     return routing
+
+
+def opened_on(routing: Routing, wanted: int, rng: Random) -> tuple[Routing, list[Decision]]:
+    """Return the routing with a plan and all its marks, and what its partitions will decide."""
+    before, routing = routing, planned(routing, wanted)
+    assert routing.plan is not None
+    number, logs = routing.plan.number, dict[int, list[tuple[int, int, int]]]()
+    for partition in sorted(routing.undecided):
+        start = routing.starts_of(partition)[-1]
+        counts = sorted(rng.randrange(200) for _ in range(5))
+        logs[partition] = [
+            (start.offset + more + 1, start.lane_seq + more, number * HOUR - 9 * (5 - i))
+            for i, more in enumerate(counts)
+        ]
+    together = [
+        tuple(
+            Mark(partition, offset, lane_seq, timestamp_ms)
+            for partition, places in logs.items()
+            for offset, lane_seq, timestamp_ms in [places[i]]
+            if lane_seq > routing.starts_of(partition)[-1].lane_seq and rng.random() < 0.9
+        )
+        for i in range(rng.randrange(1, 5))
+    ]
+    if not is_growth(routing.plan, before):
+        routing = before.with_plan(routing.plan._replace(marks=together[0]))
+        for marks in together[1:]:
+            routing = routing.with_marking(Marking(number, marks))
+    decisions = [
+        Decision(number, partition, None if rng.random() < 0.2 else offset, timestamp_ms, lane_seq)
+        for partition, places in logs.items()
+        for offset, lane_seq, timestamp_ms in places[-1:]
+    ]
+    return routing, [each if each.is_cut else Decision(number, each.partition, None) for each in decisions]
 
 
 def test_lineage_has_each_cut_of_its_line() -> None:
@@ -144,21 +190,25 @@ def test_lane_reads_each_record_of_its_slots_once_and_forgets_none_early(seed: i
     """Of any history of plans, by a count of the records that each partition had behind a record."""
     rng = Random(seed)
     routing = Routing.begun_with(2)
+    marks_of: dict[int, Marks] = {}
     for _ in range(rng.randrange(1, 6)):
         wanted = rng.choice([2, 4, 6, 8, ~rng.choice(sorted(set(routing.homes)))])
         if wanted < 0 or spread_over(routing, wanted):
             routing = divided_on(routing, wanted, rng)
+            marks_of[routing.version.plan] = routing.marks
 
     for target, lineage in routing.lineages.items():
         pieces = sorted(
-            piece for each in routing.pieces.values() for piece in each if piece.plan <= lineage.plan
+            part
+            for each in routing.pieces.values()
+            for piece in each
+            if piece.plan <= lineage.plan
+            for part in parts_of(piece, marks_of[piece.plan] if piece.plan == lineage.plan else ())
         )
         lane_seq = time_ms = 0
         read: list[tuple[int, int, int]] = []
         for level in lineage.levels:
-            of_level = [
-                p for p in pieces if p.partition == level.partition and level.start <= p.start < level.end
-            ]
+            of_level = [p for p in pieces if is_in(p, level)]
             first, last = of_level[0], of_level[-1]
             assert (first.start, last.end) == (level.start, level.end)
             assert level.timestamp_min_ms == time_ms
@@ -168,7 +218,7 @@ def test_lane_reads_each_record_of_its_slots_once_and_forgets_none_early(seed: i
                 assert 0 <= lane_seq <= counts < max(1, lineage.lane_seq)
                 lane_seq = counts
                 for slot in level.slots:
-                    later = [p for p in pieces if slot in p.slots and p.plan > last.plan]
+                    later = [p for p in pieces if slot in p.slots and p[:2] > last[:2]]
                     behind = last.next_seq - seq + sum(p.next_seq - p.first_seq for p in later)
                     assert lineage.lane_seq - counts <= behind, "it counts more records behind it"
             read += [(slot, p.partition, p.start) for p in of_level for slot in level.slots]
@@ -178,6 +228,13 @@ def test_lane_reads_each_record_of_its_slots_once_and_forgets_none_early(seed: i
         own = [piece for piece in pieces if piece.partition == target]
         assert lineage.own_from == (own[-1].end if own else 0)
         assert all(piece.next_seq <= lineage.lane_seq for piece in own)
+
+
+def is_in(piece: Piece, level: Level) -> bool:
+    """Whether a level has a piece, which is empty if nothing came behind the last mark."""
+    if level.start == level.end:
+        return (piece.partition, piece.start, piece.end) == level[:3]
+    return piece.partition == level.partition and level.start <= piece.start < piece.end <= level.end
 
 
 def test_topic_that_was_never_divided_has_the_partitions_of_before() -> None:

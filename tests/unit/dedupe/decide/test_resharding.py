@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedupe.decide.resharding import Decision, Move, Plan, Routing, moves_to, split_of, why_invalid
+from dedupe.decide.lineage import Mark
+from dedupe.decide.resharding import (
+    Decision,
+    Marking,
+    Move,
+    Plan,
+    Routing,
+    moves_to,
+    split_of,
+    why_invalid,
+)
 from dedupe.model.routing import partition_of
 from dedupe.model.slots import slot_of, slots_of
 
@@ -191,6 +201,29 @@ def test_decisions_of_different_parents_may_be_read_in_any_order() -> None:
     assert all(after == results[0] for after in results)
 
 
+def test_nobody_decides_of_a_plan_before_its_last_marks_are_written() -> None:
+    four = all_cut(Routing.begun_with(2).with_plan(planned(Routing.begun_with(2), 4)))
+    routing = four.with_plan(planned(four, 2, 2)._replace(marks=(Mark(0, 120, 12, 120),)))
+    cuts = [Decision(2, each, 200) for each in range(4)]
+
+    waiting = routing.with_all(cuts).with_marking(Marking(2, (Mark(0, 150, 15, 150),)))
+
+    assert waiting.undecided == {0, 1, 2, 3}
+    assert waiting.waiting == set(cuts)
+    for other in (Marking(1, (), is_last=True), Marking(3, (), is_last=True)):
+        assert waiting.with_marking(other) is waiting
+    done = waiting.with_marking(Marking(2, (), is_last=True))
+    assert not done.undecided
+    assert not done.waiting
+    assert len(done.marks) == 2
+    assert done.with_marking(Marking(2, (Mark(0, 180, 18, 180),))) is done
+    assert [level[:3] for level in done.lineages[0].levels[1:4]] == [
+        (0, 100, 120),
+        (0, 120, 150),
+        (0, 150, 200),
+    ]
+
+
 def test_record_is_at_home_where_its_slot_was_when_it_was_written() -> None:
     rng = random.Random(38)
     begun = Routing.begun_with(2)
@@ -214,12 +247,18 @@ def test_partitions_of_the_routing_topic_may_be_read_in_any_order(rng: random.Ra
     """Each has its own order; of them all none is promised."""
     routing, streams = (
         Routing.begun_with(3),
-        {partition: list[Plan | Decision]() for partition in range(-1, 6)},
+        {partition: list[Plan | Marking | Decision]() for partition in range(-1, 6)},
     )
     for number, count in enumerate((6, 3, 4), 1):
         plan = planned(routing, count, number)
+        if rng.random() < 0.7:
+            plan = plan._replace(marks=(Mark(0, 10 * number - 9, 1, 1),))
+        markings = [Marking(number, (Mark(0, 10 * number - each, 5, 2),), each == 3) for each in (5, 3, 2)]
         routing = routing.with_plan(plan)
-        streams[-1].append(plan)
+        for marking in markings:
+            routing = routing.with_marking(marking)
+        assert routing.plan != plan or len(routing.marks) == 3 * bool(plan.marks)
+        streams[-1] += [plan, *markings]
         for parent in sorted(routing.undecided):
             decision = Decision(number, parent, rng.choice((None, 10 * number)), number)
             routing = routing.with_decision(decision)
@@ -227,6 +266,12 @@ def test_partitions_of_the_routing_topic_may_be_read_in_any_order(rng: random.Ra
     expected, read = routing, Routing.begun_with(3)
     while any(streams.values()):
         record = rng.choice([stream for stream in streams.values() if stream]).pop(0)
-        read = read.with_plan(record) if isinstance(record, Plan) else read.with_decision(record)
+        match record:
+            case Plan():
+                read = read.with_plan(record)
+            case Marking():
+                read = read.with_marking(record)
+            case Decision():
+                read = read.with_decision(record)
 
     assert read == expected

@@ -5,7 +5,8 @@ from typing import Any
 import orjson
 import pytest
 
-from dedupe.decide.resharding import Decision, Move, Plan
+from dedupe.decide.lineage import Mark
+from dedupe.decide.resharding import Decision, Marking, Move, Plan
 from dedupe.model.errors import IdentityMismatchError
 from dedupe.model.identity import Identity
 from dedupe.model.types import LogRecord, NewRecord
@@ -18,6 +19,7 @@ from dedupe.storage.routing_records import (
     close_record,
     decision_record,
     mac_key_of,
+    marking_record,
     note_record,
     plan_record,
     read_record,
@@ -42,6 +44,9 @@ CUT_TEXT = (
     b'"last_key":"9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f9f","last_offset":7123454,"offset":7123456,"partition":3,'
     b'"plan":1,"timestamp_ms":1795600000000'
 )
+MARKS = (Mark(0, 7_123_456, 7_100_012, 1_795_600_000_000), Mark(8, 12, 9, 1_795_600_000_001))
+MERGE = Plan(3, 16, (Move(256, 511, 8, 0),), (), 1_795_500_000_000, MARKS)
+MARKING = Marking(3, MARKS[:1], is_last=True)
 SAYINGS: list[tuple[object, NewRecord, tuple[str, bytes]]] = [
     (
         CUT,
@@ -61,6 +66,23 @@ SAYINGS: list[tuple[object, NewRecord, tuple[str, bytes]]] = [
             "plan",
             b'{"before":[{"lane_seq":7100012,' + CUT_TEXT + b'},{"partition":4,"plan":1}],"kind":"plan",'
             b'"moves":[[256,511,0,8],[768,1023,1,9]],"number":2,"partitions":16,"v":1}',
+        ),
+    ),
+    (
+        MERGE,
+        plan_record(MERGE, HERE, KEY, now_ms=1),
+        (
+            "plan",
+            b'{"before":[],"kind":"plan","marks":[[0,7123456,7100012,1795600000000],[8,12,9,1795600000001]],'
+            b'"moves":[[256,511,8,0]],"number":3,"partitions":16,"read_from_ms":1795500000000,"v":2}',
+        ),
+    ),
+    (
+        MARKING,
+        marking_record(MARKING, HERE, KEY, now_ms=1),
+        (
+            "mark",
+            b'{"is_last":true,"kind":"mark","marks":[[0,7123456,7100012,1795600000000]],"plan":3,"v":2}',
         ),
     ),
 ]
