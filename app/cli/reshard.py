@@ -34,7 +34,8 @@ async def _resharding(
     from app.settings.model import Settings
     from app.settings.section import load
     from app.settings.units import DAY
-    from app.stores import divided, open_for_notes
+    from app.stores import create_indexes, divided, open_for_notes
+    from dedupe.decide.layout import Layout
     from dedupe.model.clock import SystemClock
     from dedupe.model.identity import Identity
     from dedupe.storage.routing_records import routing_topic_of
@@ -48,10 +49,13 @@ async def _resharding(
         settling = Settling(store, topic, identity, SystemClock(), note)
         window_s = settings.index.window
         remembered_s = max(window_s, settings.index.session_lease) + DAY
+
+        def check_fits(layout: Layout) -> None:
+            create_indexes(settings.with_partitions(layout.partitions), layout, settling.clock)
+
         check = partial(check_gateways, remembered_s)
-        yield Resharding(
-            settling, routing_topic_of(topic.name), add_partitions, window_s, remembered_s, check
-        )
+        names = routing_topic_of(topic.name), add_partitions
+        yield Resharding(settling, *names, window_s, remembered_s, check_fits, check)
 
 
 @reshard.command()

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 from app.cli.sizing import FILTER_BYTES_A_KEY, GB, INDEX_BYTES_A_KEY, RESTORED_PER_S
 from app.cli.waiting import Waiting, progress_of
 from app.settings.model import Settings
+from dedupe.decide.layout import Layout
 from dedupe.decide.lineage import Level, Mark
 from dedupe.decide.planned import as_if_cut
 from dedupe.decide.resharding import (
@@ -78,6 +79,8 @@ class Resharding:
     add_partitions: AddPartitions
     window_s: float  # for how long ids are remembered
     remembered_s: float  # for how long anything is
+    check_fits: Callable[[Layout], None]
+    """Raises ConfigurationError if gateways of these settings cannot run with a layout."""
     check_gateways: Callable[[], None]
     """Raises ConfigurationError if those that run cannot follow a new plan now."""
 
@@ -106,6 +109,7 @@ class Resharding:
             await self._carry_out(routing.plan, is_now=is_now)
             return
         plan = self._plan_of(routing, moves)
+        self.check_fits(Layout(routing.base, as_if_cut(routing.with_plan(plan))))
         if not is_dry:
             await asyncio.to_thread(self.check_gateways)
         for (source, target), slots in sorted(_shares(plan).items()):

@@ -134,7 +134,10 @@ async def commanded(
             world.log.add_partitions(name, count)
         return False
 
-    command = Resharding(settling, f"{CLEAN.name}.routing", add_partitions, 3600.0, 24 * 3600.0, lambda: None)
+    times = 3600.0, 24 * 3600.0
+    command = Resharding(
+        settling, f"{CLEAN.name}.routing", add_partitions, *times, lambda _: None, lambda: None
+    )
     running = asyncio.ensure_future(command.plan(Wanted(partitions), notice_s=0, is_dry=False))
     try:
         yield running

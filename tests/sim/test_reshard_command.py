@@ -40,7 +40,7 @@ async def world_with_command() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
     return (
         world,
         topic,
-        Resharding(settling, f"{CLEAN.name}.routing", add, 3600.0, 24 * 3600.0, lambda: None),
+        Resharding(settling, f"{CLEAN.name}.routing", add, 3600.0, 24 * 3600.0, lambda _: None, lambda: None),
     )
 
 
