@@ -216,7 +216,8 @@ class Resharding:
         more = max((mark.offset - (begins | ends)[mark.partition] for mark in marks), default=0)
         marked = replace(routing, marks=(*routing.marks, marks))
         is_last = more <= signs.NEAR or len(routing.marks) >= MARKS_MAX or not _has_levels(marked)
-        await self._plans.write_marking(Marking(routing.version.plan, () if is_last else marks, is_last))
+        marking = Marking(routing.version.plan, () if is_last else marks, is_last, len(routing.marks))
+        await self._plans.write_marking(marking)
         return not is_last
 
     async def _marks_of(self, routing: Routing) -> tuple[Mark, ...]:

@@ -58,11 +58,15 @@ class Plan(NamedTuple):
 
 
 class Marking(NamedTuple):
-    """More marks of a plan, behind those that it has itself. None count behind the last ones."""
+    """
+    More marks of a plan, behind those that it has itself. None count behind the last ones, nor those of a
+    writer that did not know all before them: it cannot know how many levels there would be.
+    """
 
     plan: int
     marks: tuple[Mark, ...]
     is_last: bool = False
+    behind: int = 1  # how many marks of the plan its writer knew
 
 
 class Version(NamedTuple):
@@ -177,7 +181,8 @@ class Routing:
         """Return the routing with more marks; the same one if they do not count."""
         if marking.plan != self.version.plan or not self.takes_marks:
             return self
-        marks = (*self.marks, marking.marks) if marking.marks else self.marks
+        do_count = bool(marking.marks) and marking.behind == len(self.marks)
+        marks = (*self.marks, marking.marks) if do_count else self.marks
         return replace(self, marks=marks, takes_marks=not marking.is_last)._with_those_that_waited()
 
     def with_decision(self, decision: Decision) -> "Routing":

@@ -196,7 +196,9 @@ def _read_marks(marks: Iterable[Sequence[int]]) -> tuple[Mark, ...]:
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Said]] = {
     NOTE: lambda fields: Note(*(fields[name] for name in Note._fields)),
     PLAN: _read_plan,
-    MARK: lambda fields: Marking(fields["plan"], _read_marks(fields["marks"]), fields["is_last"]),
+    MARK: lambda fields: Marking(
+        fields["plan"], _read_marks(fields["marks"]), fields["is_last"], fields["behind"]
+    ),
     CUT: _read_decision,
     KEEP: _read_decision,
     CLOSE: lambda fields: Close(fields["plan"]),

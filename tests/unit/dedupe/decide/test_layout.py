@@ -107,7 +107,7 @@ def opened_on(routing: Routing, wanted: int, rng: Random) -> tuple[Routing, list
     if not is_growth(routing.plan, before):
         routing = before.with_plan(routing.plan._replace(marks=together[0]))
         for marks in together[1:]:
-            routing = routing.with_marking(Marking(number, marks))
+            routing = routing.with_marking(Marking(number, marks, behind=len(routing.marks)))
     decisions = [
         Decision(number, partition, None if rng.random() < 0.2 else offset, timestamp_ms, lane_seq)
         for partition, places in logs.items()

@@ -242,6 +242,20 @@ def test_record_is_at_home_where_its_slot_was_when_it_was_written() -> None:
     assert [back.is_home(key, 0, *place) for place in places] == [True, False, False, False, True]
 
 
+@pytest.mark.regression("Two commands that marked a plan at once gave lanes more levels than offsets have.")
+def test_of_marks_that_two_wrote_at_once_the_first_count() -> None:
+    begun = Routing.begun_with(2)
+    plan = planned(begun, 4, 1)._replace(marks=(Mark(0, 10, 5, 1),))
+    first, second = (Marking(1, (Mark(0, offset, 8, 2),)) for offset in (20, 30))
+
+    marked = begun.with_plan(plan).with_marking(first)
+    assert marked.marks == (plan.marks, first.marks)
+    assert marked.with_marking(second) == marked
+    assert marked.with_marking(second._replace(behind=2)).marks == (plan.marks, first.marks, second.marks)
+    ended = marked.with_marking(second._replace(is_last=True))
+    assert (ended.marks, ended.takes_marks) == (marked.marks, False)
+
+
 @given(st.randoms(use_true_random=False))
 def test_partitions_of_the_routing_topic_may_be_read_in_any_order(rng: random.Random) -> None:
     """Each has its own order; of them all none is promised."""
@@ -253,7 +267,10 @@ def test_partitions_of_the_routing_topic_may_be_read_in_any_order(rng: random.Ra
         plan = planned(routing, count, number)
         if rng.random() < 0.7:
             plan = plan._replace(marks=(Mark(0, 10 * number - 9, 1, 1),))
-        markings = [Marking(number, (Mark(0, 10 * number - each, 5, 2),), each == 3) for each in (5, 3, 2)]
+        markings = [
+            Marking(number, (Mark(0, 10 * number - each, 5, 2),), each == 3, behind)
+            for behind, each in enumerate((5, 3, 2), 1)
+        ]
         routing = routing.with_plan(plan)
         for marking in markings:
             routing = routing.with_marking(marking)

@@ -82,7 +82,7 @@ SAYINGS: list[tuple[object, NewRecord, tuple[str, bytes]]] = [
         marking_record(MARKING, HERE, KEY, now_ms=1),
         (
             "mark",
-            b'{"is_last":true,"kind":"mark","marks":[[0,7123456,7100012,1795600000000]],"plan":3,"v":2}',
+            b'{"behind":1,"is_last":true,"kind":"mark","marks":[[0,7123456,7100012,1795600000000]],"plan":3,"v":2}',
         ),
     ),
 ]
