@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -176,19 +177,29 @@ async def scale(bench: Bench) -> None:
 
 
 async def divide(bench: Bench) -> None:
-    """Twice the partitions, of a group that serves; the time is the longest one without a 200."""
-    row = Row("8 to 16 partitions", "3", 2 * PARTITIONS)
+    """Twice the partitions and back, of a group that serves; each time the longest one without a 200."""
+    row = Row("8 to 16 to 8 partitions", "3", 2 * PARTITIONS)
     async with bench.group(row, 3) as workers, workers.load() as load:
-        await asyncio.sleep(LOAD_S)
-        arguments = ("reshard", "plan", "--partitions", str(row.partitions), "--notice", "0", "--force")
-        done = await asyncio.to_thread(cli, workers.all[0], *arguments)
-        assert done.returncode == 0, done.stderr.decode()
-        await until_in_thread(lambda: all(len(each.states()) > row.partitions for each in workers.all))
-        await workers.settle()
-        await asyncio.sleep(LOAD_S)
+        for plan, partitions in enumerate((2 * PARTITIONS, PARTITIONS), 1):
+            await asyncio.sleep(LOAD_S)
+            begun = time.monotonic()
+            arguments = ("reshard", "plan", "--partitions", str(partitions), "--notice", "0", "--force")
+            done = await asyncio.to_thread(cli, workers.all[0], *arguments)
+            assert done.returncode == 0, done.stderr.decode()
+            await until_in_thread(partial(_all_follow, workers, plan))
+            await workers.settle()
+            await asyncio.sleep(LOAD_S)
+            answered = sorted(said.at + said.seconds for said in load.said() if said.status == 200)
+            since = [at for at in answered if at >= begun]
+            row.times.append(max(after - before for before, after in pairwise(since)))
         note(row, load)
-        answered = sorted(said.at + said.seconds for said in load.said() if said.status == 200)
-        row.times.append(max(after - before for before, after in pairwise(answered)))
+        waits = sorted(said.seconds for said in load.said() if said.status == 200)
+        told = [f"p{part} {waits[len(waits) * part // 100]:.3f} s" for part in (50, 90, 99)]
+        print(f"{row.name}: of {len(waits):,} answers {', '.join(told)}", file=sys.stderr, flush=True)
+
+
+def _all_follow(workers: Workers, plan: int) -> bool:
+    return all(each.stats()["reshard"]["plan"] == plan for each in workers.all)
 
 
 async def leave(worker: Worker) -> float:

@@ -212,8 +212,7 @@ class Resharding:
             return False
         marks = await self._marks_of(routing)
         ends = {mark.partition: mark.offset for mark in routing.marks[-1]}
-        begins = {mark.partition: routing.starts_of(mark.partition)[-1].offset for mark in marks}
-        more = max((mark.offset - (begins | ends)[mark.partition] for mark in marks), default=0)
+        more = max(mark.offset - ends[mark.partition] for mark in marks)
         marked = replace(routing, marks=(*routing.marks, marks))
         is_last = more <= signs.NEAR or len(routing.marks) >= MARKS_MAX or not _has_levels(marked)
         marking = Marking(routing.version.plan, () if is_last else marks, is_last, len(routing.marks))

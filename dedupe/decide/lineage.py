@@ -31,7 +31,7 @@ MARKED_ROOM = 1 << 32
 
 
 class Mark(NamedTuple):
-    """A place in a partition's log: behind a record that is committed."""
+    """A place in a partition's log: behind a record that is committed, or where it was cut last."""
 
     partition: int
     offset: Offset
@@ -40,7 +40,7 @@ class Mark(NamedTuple):
 
 
 Marks = Sequence[Sequence[Mark]]
-"""Those of one plan, in the order in which they were written; each time, one of a partition at most."""
+"""Those of one plan, in the order in which they were written; one of each partition each time."""
 
 
 class Piece(NamedTuple):
@@ -152,11 +152,9 @@ def lineage_of(
     levels: list[Level] = []
     lane_seq_min = timestamp_min_ms = fixed = 0
     for piece, behind in zip(line, _records_behind(line), strict=True):
-        end_seq, shift = lane_seq - behind, lane_seq - behind - piece.next_seq
-        if piece.part:
-            lane_seq_min, shift = lane_seq - 1, 0  # which its numbers do not exceed
+        end_seq = lane_seq - behind
         if piece.timestamp_ms >= read_from_ms:
-            place = (piece.partition, piece.start, piece.end)
+            place, shift = (piece.partition, piece.start, piece.end), end_seq - piece.next_seq
             levels.append(Level(*place, piece.slots, base, shift, lane_seq_min, timestamp_min_ms))
             fixed += not piece.part
         lane_seq_min = max(lane_seq_min, end_seq - 1)

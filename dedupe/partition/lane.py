@@ -70,7 +70,8 @@ class Lane:
         self.health = LaneHealth(context.clock, context.times, context.rng)
         self.follower = Follower(partition_log, context, self.recovery)
         self._log = partition_log
-        self._context = context
+        self.context = context
+        """What all lanes of its topic share."""
         self._wake = asyncio.Event()
         self._is_draining = False
         self._maintenance = Maintenance(partition, partition_log, context, self.metrics, self._wake.set)
@@ -96,7 +97,7 @@ class Lane:
 
     def submit(self, submission: Submission) -> "asyncio.Future[Outcomes]":
         """Queue a submission of this partition; see SubmissionTarget."""
-        queued = self.queue.put(submission, self._context.clock.monotonic())
+        queued = self.queue.put(submission, self.context.clock.monotonic())
         self._wake.set()
         return queued.answer
 
@@ -132,11 +133,6 @@ class Lane:
         self.recovery.close()
         if self.state is LaneState.FOLLOWING:
             self._transition_to(LaneState.UNASSIGNED)
-
-    @property
-    def context(self) -> LaneContext:
-        """What all lanes of its topic share."""
-        return self._context
 
     @property
     def throttled_s(self) -> float:
@@ -231,12 +227,12 @@ class Lane:
         (state,) = self._read(lambda index: index.sessions([key]))
         if is_ended and state is not None:
             self._committer.note_ended(key, state.last_offset)
-        return self._context.session_policy.visible_state(state, self._context.clock.now_ms())
+        return self.context.session_policy.visible_state(state, self.context.clock.now_ms())
 
     async def sessions_of(self, client_hash: bytes, count: int) -> list[tuple[SessionKey, SessionState]]:
         """Return at most `count` sessions of a client; raises as `session` does."""
         rows = self._read(lambda index: index.sessions_of(client_hash, count))
-        now_ms, policy = self._context.clock.now_ms(), self._context.session_policy
+        now_ms, policy = self.context.clock.now_ms(), self.context.session_policy
         return [(key, state) for key, row in rows if (state := policy.visible_state(row, now_ms)) is not None]
 
     def _read(self, read: Callable[[DedupeIndex], Result]) -> Result:
@@ -253,7 +249,7 @@ class Lane:
         index = self.open_index
         if index is None:
             raise self._not_active()
-        return Verifier(self.partition, partition_log, self._context, index)
+        return Verifier(self.partition, partition_log, self.context, index)
 
     def disprove(self, why: str) -> None:
         """Have the index rebuilt from the log, if the lane serves with it."""
@@ -267,7 +263,7 @@ class Lane:
     @property
     def window_seconds(self) -> float:
         """For how long ids are remembered; the index must be open."""
-        return self.partition_index.window_seconds(self._context.clock.now_ms())
+        return self.partition_index.window_seconds(self.context.clock.now_ms())
 
     @property
     def partition_index(self) -> PartitionIndex:
@@ -323,14 +319,14 @@ class Lane:
     async def _recover(self) -> PartitionIndex:
         """Fence, check or rebuild the index, replay to the end, and only then serve."""
         self._transition_to(LaneState.FENCING)
-        async with self._context.restore_slots:
+        async with self.context.restore_slots:
             await self.recovery.check()
         end = self.restore_end_offset = await self._log.fence()
-        if self._context.check_fence is not None:
-            self._context.check_fence(self.partition, self._log)
+        if self.context.check_fence is not None:
+            self.context.check_fence(self.partition, self._log)
         self._committer.begin()
         self._transition_to(LaneState.RESTORING)
-        async with self._context.restore_slots:
+        async with self.context.restore_slots:
             index = await self.recovery.replay(end, self.counts.resolve_doubt)
         self.counts.begin(end, index.index.state.next_lane_seq)
         self.has_served = True
@@ -359,7 +355,7 @@ class Lane:
             self._transition_to(LaneState.FAILED)
         self._refusals.refuse_queued()
         self._maintenance.end()
-        self._context.note_failure(err)
+        self.context.note_failure(err)
         self.recovery.drop_after(err)
 
     def _pause_after(self, err: BaseException) -> float:

@@ -97,22 +97,23 @@ async def decide(
 
 async def marks_of(log_of: LogOf, routing: Routing, identity: Identity) -> tuple[Mark, ...]:
     """
-    Return a mark behind the newest record of each partition with slots, if it has one since it was cut last.
+    Return a mark of each partition with slots: behind its newest record, or where it was cut last.
 
     Raises RetriableError.
     """
     before = Layout(routing.base, routing)
     marks = []
     for partition in sorted(set(routing.homes)):
-        log, lineage = log_of(partition), before.lineage_of(partition)
+        log, begin = log_of(partition), routing.starts_of(partition)[-1]
         check = RecordCheck(identity, partition, before.base, before)
+        mark = Mark(partition, begin.offset, begin.lane_seq, 0)
         try:
             start, end = await log.bounds()
-            start = start if lineage is None else max(start, lineage.own_from)
-            if (last := await _last(log, check, start, end)) is not None:
-                marks.append(Mark(partition, last.offset + 1, last.identity.lane_seq + 1, last.timestamp_ms))
+            if (last := await _last(log, check, max(start, begin.offset), end)) is not None:
+                mark = Mark(partition, last.offset + 1, last.identity.lane_seq + 1, last.timestamp_ms)
         finally:
             await log.close()
+        marks.append(mark)
     return tuple(marks)
 
 
