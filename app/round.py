@@ -13,6 +13,7 @@ from random import Random
 from socket import socket
 from typing import Any, NamedTuple, TypeAlias
 
+import structlog
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
@@ -57,6 +58,7 @@ from dedupe.decide.layout import Layout
 from dedupe.decide.planned import as_if_cut, heirs_of
 from dedupe.decide.resharding import Routing
 from dedupe.model.clock import Clock, SystemClock
+from dedupe.model.errors import ConfigurationError
 from dedupe.model.identity import Identity
 from dedupe.partition.preparation import Preparation
 from dedupe.partition.snapshotter import Snapshotter
@@ -65,6 +67,8 @@ from dedupe.router import Router
 from dedupe.storage.index import IndexStore
 from dedupe.storage.log import Crashpoint
 from dedupe.storage.snapshots.store import SnapshotStore
+
+logger = structlog.get_logger(__name__)
 
 BackgroundTask: TypeAlias = Coroutine[Any, Any, None]
 """Runs until cancelled."""
@@ -189,9 +193,15 @@ def build_plan_watch(
     topic = settings.log.topics[0]._replace(partitions=router.layout.base)
 
     @asynccontextmanager
-    async def prepare(routing: Routing) -> AsyncIterator[Preparation]:
+    async def prepare(routing: Routing) -> AsyncIterator[Preparation | None]:
         planned = Layout(routing.base, as_if_cut(routing))
-        store = create_indexes(settings.with_partitions(planned.partitions), planned, house.clock)
+        try:
+            store = create_indexes(settings.with_partitions(planned.partitions), planned, house.clock)
+        except ConfigurationError as err:
+            # It would not start with these partitions either, so it says so while it serves.
+            logger.error("this process cannot follow the plan: mend that, or close it", error=str(err))
+            yield None
+            return
         store.snapshots = None  # nobody has any of these indexes yet
         log_of, context = partial(opened.store.partition_log, topic.name), router.lanes[0].context
         window_policy, session_policy = index_policies(settings, planned, house.clock.now_ms())
@@ -201,8 +211,8 @@ def build_plan_watch(
         finally:
             await asyncio.to_thread(store.close)
 
-    begun = opened.division.layout.open
-    return PlanWatch(opened.plans, topic, prepare, begun, house.plan_progress, house.clock, is_due)
+    plan, begun = opened.division.layout.plan, opened.division.layout.open
+    return PlanWatch(opened.plans, topic, prepare, plan, begun, house.plan_progress, house.clock, is_due)
 
 
 def index_names(router: Router, layout: Layout) -> set[str]:

@@ -28,13 +28,14 @@ NOTICE_S = 600.0
 
 @asynccontextmanager
 async def _resharding(
-    check_gateways: Callable[[], None] = lambda: None,
+    check_gateways: Callable[[float], None] = lambda _remembered_s: None,
 ) -> "AsyncIterator[Resharding]":
     from app.cli.resharding import Resharding, check_is_begun
     from app.settings.model import Settings
     from app.settings.section import load
     from app.settings.units import DAY
-    from app.stores import divided, open_for_notes
+    from app.stores import create_indexes, divided, open_for_notes
+    from dedupe.decide.layout import Layout
     from dedupe.model.clock import SystemClock
     from dedupe.model.identity import Identity
     from dedupe.storage.routing_records import routing_topic_of
@@ -48,9 +49,13 @@ async def _resharding(
         settling = Settling(store, topic, identity, SystemClock(), note)
         window_s = settings.index.window
         remembered_s = max(window_s, settings.index.session_lease) + DAY
-        yield Resharding(
-            settling, routing_topic_of(topic.name), add_partitions, window_s, remembered_s, check_gateways
-        )
+
+        def check_fits(layout: Layout) -> None:
+            create_indexes(settings.with_partitions(layout.partitions), layout, settling.clock)
+
+        check = partial(check_gateways, remembered_s)
+        names = routing_topic_of(topic.name), add_partitions
+        yield Resharding(settling, *names, window_s, remembered_s, check_fits, check)
 
 
 @reshard.command()
@@ -92,8 +97,9 @@ def plan(
     before.
 
     It is refused while the gateway at --url, or a worker of its group, does not answer, is of an older
-    version, or must not end now (see `gateway group`), for example since a partition has no standby. Exit
-    codes: 0 divided, 1 the cluster does not answer, 2 it is refused, 3 the log is of another secret.
+    version, or must not end now (see `gateway group`), for example since a partition has no standby; and if
+    this command has a shorter window or session lease than that gateway, which would forget ids by the plan.
+    Exit codes: 0 divided, 1 the cluster does not answer, 2 it is refused, 3 the log is of another secret.
 
     Example: `gateway reshard plan --partitions 16 --dry-run`, then `gateway reshard plan --partitions 16`
     """
@@ -102,7 +108,8 @@ def plan(
         from app.cli.resharding import Wanted
 
         client, wanted = AdminClient(url, admin_token), Wanted(partitions, split)
-        async with _resharding(partial(check_gateways, client) if not force else lambda: None) as resharding:
+        check = () if force else (partial(check_gateways, client),)
+        async with _resharding(*check) as resharding:
             await resharding.plan(wanted, notice_s=notice, is_dry=dry_run, is_now=now)
         note("nothing has changed" if dry_run else "gateways that run go on with all partitions")
 

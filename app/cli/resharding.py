@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 from app.cli.sizing import FILTER_BYTES_A_KEY, GB, INDEX_BYTES_A_KEY, RESTORED_PER_S
 from app.cli.waiting import Waiting, progress_of
 from app.settings.model import Settings
+from dedupe.decide.layout import Layout
 from dedupe.decide.lineage import Level, Mark
 from dedupe.decide.planned import as_if_cut
 from dedupe.decide.resharding import (
@@ -78,6 +79,8 @@ class Resharding:
     add_partitions: AddPartitions
     window_s: float  # for how long ids are remembered
     remembered_s: float  # for how long anything is
+    check_fits: Callable[[Layout], None]
+    """Raises ConfigurationError if gateways of these settings cannot run with a layout."""
     check_gateways: Callable[[], None]
     """Raises ConfigurationError if those that run cannot follow a new plan now."""
 
@@ -106,6 +109,7 @@ class Resharding:
             await self._carry_out(routing.plan, is_now=is_now)
             return
         plan = self._plan_of(routing, moves)
+        self.check_fits(Layout(routing.base, as_if_cut(routing.with_plan(plan))))
         if not is_dry:
             await asyncio.to_thread(self.check_gateways)
         for (source, target), slots in sorted(_shares(plan).items()):
@@ -114,8 +118,8 @@ class Resharding:
         self.settling.tell(await self._cost_of(plan, routing))
         if is_dry:
             return
-        await self._make_room(plan, routing, notice_s)
-        plan = await self._marked(plan, routing)
+        empty_until = await self._make_room(plan, routing, notice_s)
+        plan = await self._marked(plan._replace(empty_until=empty_until), routing)
         await self._plans.write_plan(plan)
         await self._check_is_open(plan)
         await self._carry_out(plan, is_now=is_now)
@@ -128,10 +132,8 @@ class Resharding:
             is_prepared = await waiting.until_near()
         if not is_prepared:
             await self._plans.note(Note(CUT_NOW, self.settling.topic.name, 0, str(plan.number)))
-        if (routing := (await self._routing())[0]).undecided:
-            await self.settling.settle()
-        else:
-            self.settling.tell_decisions(routing)  # gateways have carried it out
+        if not await self.settling.settle():
+            self.settling.tell_decisions((await self._routing())[0])  # gateways have carried it out
 
     async def close(self) -> None:
         """Have partitions that are not divided yet keep all they have. Raises as `plan` does."""
@@ -247,30 +249,32 @@ class Resharding:
             "memory in each copy"
         )
 
-    async def _make_room(self, plan: Plan, routing: Routing, notice_s: float) -> None:
-        """Have both topics get their partitions; those without slots must have no other records."""
+    async def _make_room(
+        self, plan: Plan, routing: Routing, notice_s: float
+    ) -> tuple[tuple[int, Offset], ...]:
+        """Have topics get partitions; those without slots must have no records. Returns Plan.empty_until."""
         await self.add_partitions(self.routing_topic, plan.partitions + 1)
         topic = self.settling.topic.name
         is_new = await self.add_partitions(topic, plan.partitions)
+        ends: list[tuple[int, Offset]] = []
         for partition in sorted({move.target for move in plan.moves} - set(routing.homes)):
-            log = self.settling.store.partition_log(topic, partition)
-            pieces = routing.pieces.get(partition)
+            log, is_used = self.settling.store.partition_log(topic, partition), False
+            own_from = routing.starts_of(partition)[-1].offset
             start, end = await log.bounds()
-            is_used = start > 0 and not pieces
-            first = max(start, pieces[-1].end) if pieces else start
-            async with aclosing(log.read(first, end, records_max=1)) as batches:
+            async with aclosing(log.read(max(start, own_from), end, records_max=1)) as batches:
                 async for _ in batches:
                     is_used = True
             await log.close()
             if is_used:
-                raise ConfigurationError(
-                    f"partition {partition} of {topic} has, or had, records of somebody else"
-                )
+                raise ConfigurationError(f"partition {partition} of {topic} has records of somebody else")
+            if end > own_from:
+                ends.append((partition, end))
         if is_new and notice_s:
             self.settling.tell(
                 f"consumers may take {notice_s:g} s to see the new partitions while they are empty"
             )
             await asyncio.sleep(notice_s)
+        return tuple(ends)
 
     @property
     def _plans(self) -> Plans:

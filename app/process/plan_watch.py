@@ -31,6 +31,12 @@ ALONE_S = 30.0
 logger = structlog.get_logger(__name__)
 
 
+def _tell_end(preparing: "asyncio.Future[None]") -> None:
+    """Tell that a preparation has failed: the process serves on, and the plan waits for an operator."""
+    if not preparing.cancelled() and (err := preparing.exception()) is not None:
+        logger.error("new partitions are not prepared any more", exc_info=err)
+
+
 @contextmanager
 def _read_again() -> Iterator[None]:
     """Pass over what is to be tried again."""
@@ -46,21 +52,28 @@ class PlanWatch:
 
     plans: Plans
     topic: Topic  # with the partitions that it began with
-    prepare: Callable[[Routing], AbstractAsyncContextManager[Preparation]]
+    prepare: Callable[[Routing], AbstractAsyncContextManager[Preparation | None]]
+    """Returns a preparation; None if this process cannot prepare."""
+    plan: int  # the last one that this round knows to be carried out
     begun: Routing | None  # with a plan that was open when this round began
     progress: PlanProgress
     clock: Clock
     is_due: asyncio.Event  # set once, when the round is to end
 
     async def run(self) -> None:
-        """Watch until the round is to end."""
+        """
+        Watch until the round is to end.
+
+        Others may have carried a plan out before this process has seen it, while it started or was frozen.
+        """
         routing = self.begun
-        while routing is None or not routing.undecided:
+        while routing is None or routing.version.plan <= self.plan:
             await asyncio.sleep(PLAN_POLL_S)
             with _read_again():
                 if await self.plans.has_new_plan():
                     routing, _ = await self.plans.routing(self.topic.partitions)
-        await self._await_due(routing)
+        if routing.undecided:
+            await self._await_due(routing)
         self.is_due.set()
 
     async def _await_due(self, routing: Routing) -> None:
@@ -69,29 +82,35 @@ class PlanWatch:
         marked: Routing | None = routing
         while marked is not None:
             async with self.prepare(marked) as preparation:
+                if preparation is None:
+                    marked = await self._look(marked, None)
+                    continue
                 preparing = asyncio.ensure_future(preparation.run())
+                preparing.add_done_callback(_tell_end)
                 try:
-                    marked = await self._look(marked, preparation, preparing)
+                    marked = await self._look(marked, preparation)
                 finally:
                     self.progress.preparing = {}
                     preparing.cancel()
                     await asyncio.wait({preparing})
 
-    async def _look(
-        self, routing: Routing, preparation: Preparation, preparing: "asyncio.Future[None]"
-    ) -> Routing | None:
-        """Return the routing with more marks, up to which to prepare now; None once the plan is due."""
+    async def _look(self, routing: Routing, preparation: Preparation | None) -> Routing | None:
+        """
+        Look at what is said of the plan, and say how far this process is.
+
+        Returns:
+            The routing with more marks, up to which to prepare now; None once the plan is due.
+        """
         told: dict[int, tuple[Prepared, float]] = {}
-        looked_at = self.clock.monotonic()
+        looked_at, plan = self.clock.monotonic(), routing.version.plan
         near_at: float | None = None
         hosts = hosts_of(routing)
         while True:
-            if preparing.done():
-                preparing.result()
-            self.progress.preparing = preparation.lags
             with _read_again():
-                await self._tell(routing, hosts, preparation, told)
-                signs = await self.plans.signs(preparation.plan)
+                if preparation is not None:
+                    self.progress.preparing = preparation.lags
+                    await self._tell(routing, hosts, preparation, told)
+                signs = await self.plans.signs(plan)
                 now = self.clock.monotonic()
                 near_at = (near_at or now) if signs.are_near(routing, hosts) else None
                 if signs.are_due(routing, hosts) or (near_at is not None and now - near_at >= ALONE_S):
@@ -100,7 +119,7 @@ class PlanWatch:
                 if has_new or is_time:
                     looked_at = now
                     newer, _ = await self.plans.routing(self.topic.partitions)
-                    if newer.decisions or newer.version.plan != preparation.plan:
+                    if newer.decisions or newer.version.plan != plan:
                         return None
                     if newer.takes_marks != routing.takes_marks or newer.marks != routing.marks:
                         return newer

@@ -87,6 +87,7 @@ class Lineage:
     timestamp_ms: int  # no record of its own is older
     read_from_ms: int = 0  # records of levels that are older need not be read
     digest: str = ""  # of what the first marks fix; without marks empty
+    empty_until: Offset = 0  # in its own log: from `own_from` to here no record of it can have been
 
     @property
     def own_base(self) -> Offset:

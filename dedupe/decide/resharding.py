@@ -54,6 +54,7 @@ class Plan(NamedTuple):
     before: tuple[Decision, ...] = ()  # of the plan before it, by partition
     read_from_ms: int = 0  # what is older is forgotten: those that get slots need not read it
     marks: tuple[Mark, ...] = ()  # of partitions that decide of it; those of growth need none
+    empty_until: tuple[tuple[int, Offset], ...] = ()  # of those that had none: their logs' ends
 
 
 class Marking(NamedTuple):
@@ -214,10 +215,11 @@ class Routing:
         lineages = dict(self.lineages)
         for target in targets:
             slots = frozenset(slot for slot, home in enumerate(homes) if home == target)
-            lineages[target] = lineage_of(
+            lineage = lineage_of(
                 *(target, self.plan.number, slots, all_pieces, self.base, self.plan.read_from_ms),
                 marks=self.marks,
             )
+            lineages[target] = replace(lineage, empty_until=dict(self.plan.empty_until).get(target, 0))
         until_ms = max(decision.timestamp_ms for decision in self.decisions.values())
         return replace(
             self,

@@ -62,10 +62,14 @@ class InheritingLog:
         return await self._own.has_same_topic()
 
     async def bounds(self) -> tuple[Offset, Offset]:
-        """See PartitionLog. It starts in the first piece that is not all deleted, unless own records are."""
+        """
+        See PartitionLog. It starts in the first piece that is not all deleted, unless own records are.
+
+        Markers are deleted, too: those of before it was given slots say nothing.
+        """
         lineage = self._lineage
         deleted, end = await self._own.bounds()
-        if deleted <= lineage.own_from:
+        if deleted <= max(lineage.own_from, lineage.empty_until):
             for base, level in zip(lineage.bases, lineage.levels, strict=True):
                 first, _ = await self._logs[level.partition].bounds()
                 if first < level.end:

@@ -77,13 +77,15 @@ def note_record(note: Note, place: Place, key: bytes, *, now_ms: int) -> NewReco
 
 
 def plan_record(plan: Plan, place: Place, key: bytes, *, now_ms: int) -> NewRecord:
-    """Return the record of a plan, in partition 0; growth alone says no time, and no marks."""
+    """Return the record of a plan, in partition 0; growth into logs without offsets has only its moves."""
     before = [_of_decision(decision) for decision in plan.before]
     moves = [list(move) for move in plan.moves]
     fields = {"before": before, "moves": moves, "number": plan.number, "partitions": plan.partitions}
-    if not plan.read_from_ms:
+    if not (plan.read_from_ms or plan.empty_until):
         return _record(PLAN, fields, place, key, now_ms)
     fields |= {"marks": [list(mark) for mark in plan.marks], "read_from_ms": plan.read_from_ms}
+    if plan.empty_until:
+        fields["empty_until"] = [list(each) for each in plan.empty_until]
     return _record(PLAN, fields, place, key, now_ms, version=VERSION)
 
 
@@ -183,7 +185,8 @@ def _read_plan(fields: Mapping[str, Any]) -> Plan:
     moves = tuple(Move(*each) for each in fields["moves"])
     before = tuple(_read_decision(each) for each in fields["before"])
     read_from_ms, marks = fields.get("read_from_ms", 0), _read_marks(fields.get("marks", ()))
-    return Plan(fields["number"], fields["partitions"], moves, before, read_from_ms, marks)
+    empty_until = tuple((partition, end) for partition, end in fields.get("empty_until", ()))
+    return Plan(fields["number"], fields["partitions"], moves, before, read_from_ms, marks, empty_until)
 
 
 def _read_marks(marks: Iterable[Sequence[int]]) -> tuple[Mark, ...]:

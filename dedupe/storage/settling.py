@@ -99,13 +99,16 @@ class Settling:
         signs = await self.store.routing_topic.signs(routing.version.plan)
         return signs.are_due(routing, hosts_of(routing))
 
-    async def settle(self, own: Collection[int] = ()) -> None:
+    async def settle(self, own: Collection[int] = ()) -> bool:
         """
-        Return once no partition is undecided, and tell what was decided unless that was so before.
+        Wait until no partition is undecided, and tell what was decided.
 
         Args:
             own: partitions that this process owned last: it decides them at once. It leaves all others to
                 their owners for OTHERS_S, then decides them, too.
+
+        Returns:
+            Whether any was undecided; else it tells nothing.
 
         Raises:
             RetriableError: the log does not answer; call again.
@@ -115,7 +118,7 @@ class Settling:
         others_at = self.clock.monotonic() + OTHERS_S
         routing, is_closing = await self.store.routing_topic.routing(self.topic.partitions)
         if not routing.undecided:
-            return
+            return False
         while routing.undecided:
             if routing.takes_marks:
                 marking = Marking(routing.version.plan, (), is_last=True)
@@ -128,6 +131,7 @@ class Settling:
             await asyncio.sleep(0 if due else POLL_S)
             routing, is_closing = await self.store.routing_topic.routing(self.topic.partitions)
         self.tell_decisions(routing)
+        return True
 
     def tell_decisions(self, routing: Routing) -> None:
         """Tell what is decided of the last plan."""

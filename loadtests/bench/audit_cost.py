@@ -24,6 +24,7 @@ from pipeline.audit.checks import BEFORE_FIRST
 from pipeline.audit.columns import read_with_changes, read_with_stored
 from pipeline.audit.proof import Known, prove, prove_locally
 from pipeline.runtime.session import create_session
+from pipeline.sources.extent import ranges_of
 from pipeline.sources.local import open_locally
 from pipeline.sources.records import KafkaSource, LakeSource, Selection, read_records
 from pipeline.transforms.clean_topic import archived
@@ -76,9 +77,16 @@ def variants(
         assert local is not None
         assert prove_locally(local.batches({}, ALL, compares=compares), KNOWN) is not None
 
+    def topic_locally() -> None:
+        ranges = ranges_of(topic, ALL) or {}
+        local = open_locally(topic, ranges)
+        assert local is not None
+        assert prove_locally(local.batches(ranges, ALL, compares=False), KNOWN) is not None
+
     return {
         "count, Kafka": ("count, Kafka", lambda: count(read_records(spark, topic, ALL))),
         "proof, Kafka": ("count, Kafka", lambda: proof(read_records(spark, topic, ALL))),
+        "proof, Kafka, local": ("count, Kafka", topic_locally),
         "checks, Kafka": ("count, Kafka", lambda: each_check(read_records(spark, topic, ALL))),
         "checks, archive": ("checks, archive", lambda: each_check(read_with_changes(spark, archive, ALL))),
         "proof, archive": ("checks, archive", lambda: proof(read_with_stored(spark, archive, ALL))),

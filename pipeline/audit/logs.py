@@ -88,7 +88,9 @@ def find_logs(
         UsageError: the archive has no such log.
     """
     rows = _rows(spark, source)
-    known = set(range(len(scopes))) or {*rows, 0}
+    # That of a copy lists no logs, and says only which rows have which columns.
+    is_listed = any(scope.listed_by is not None for scope in scopes)
+    known = set(range(len(scopes))) if is_listed else {*rows, 0}
     log_epoch = max(known) if wanted is None else wanted
     if log_epoch not in known:
         raise UsageError(f"--epoch {wanted}: the archive's newest log_epoch is {max(known)}")
@@ -103,7 +105,7 @@ def find_logs(
                 if epoch in epochs
             ]
             others[kind] = Finding(sum(rows[epoch][0] for epoch in epochs), first)
-    scope = scopes[log_epoch] if scopes else None
+    scope = scopes[log_epoch if is_listed else 0] if scopes else None
     return ArchiveLogs(LakeSource(source.format, source.path, log_epoch), scope, others)
 
 

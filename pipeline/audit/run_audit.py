@@ -25,9 +25,6 @@ from pipeline.runtime.progress import Progress
 from pipeline.sources.local import LocalRecords, open_locally
 from pipeline.sources.records import LakeSource
 
-LOCAL_RECORDS_MAX = 5_000_000
-"""Most records that are read without Spark unless the user says so: some 30 s of one core, 8 bytes each."""
-
 NO_LOCAL_PROOF = (
     "there is no proof without Spark: a record may be wrong, or this audit needs Spark (docs/pipeline.md); "
     "--engine spark finds out, and names what is wrong"
@@ -54,7 +51,8 @@ def run_audit(
     expected = expect_topic(topic, request.selection, may_be_empty=request.since_last is not None)
     check_partitions(request, expected)
     if (local := _local_records(request, expected)) is not None:
-        log_progress(f"reading {local.size:,} records without Spark")
+        what = "records" if request.is_of_archive else "offsets"
+        log_progress(f"reading {local.size:,} {what} without Spark")
         scopes = request.read_local_ledger(local)
         ledger = scopes[0] if scopes else None
         prepared = PreparedAudit.of(request, expected, ledger, began, clock)
@@ -85,8 +83,7 @@ def _local_records(request: AuditRequest, expected: Expected) -> LocalRecords | 
         local = open_locally(request.source, expected.scope.ranges)
     except (OSError, pa.ArrowException):
         return None  # Spark tells what is wrong with a file
-    is_small = local is not None and local.size <= LOCAL_RECORDS_MAX
-    return local if is_small or request.engine is Engine.LOCAL else None
+    return local if local is None or local.is_small or request.engine is Engine.LOCAL else None
 
 
 def _proven(prepared: PreparedAudit, local: LocalRecords) -> AuditedRecords | None:

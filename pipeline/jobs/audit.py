@@ -99,8 +99,8 @@ EngineOption = Annotated[
     Engine,
     typer.Option(
         "--engine",
-        help="local: without Java, a log:// or an archive in a folder, only if it is clean; auto: local for "
-        "up to 5 million records, and Spark for others and to name what is wrong",
+        help="local: without Java, a topic or an archive in a folder, only if it is clean; auto: local for "
+        "up to 5 million records, of kafka:// 1 million, and Spark for others and to name what is wrong",
     ),
 ]
 InputOption = Annotated[

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from pipeline.audit.prepared import Engine
-from pipeline.audit.run_audit import LOCAL_RECORDS_MAX
 from pipeline.audit.suspects import Found, find, find_locally
 from pipeline.errors import PipelineError
 from pipeline.runtime import options
@@ -16,7 +15,7 @@ from pipeline.runtime.session import start_session
 from pipeline.sources.extent import ranges_of
 from pipeline.sources.kafka_options import with_options
 from pipeline.sources.local import open_locally
-from pipeline.sources.records import LakeSource, LogSource, Selection, Source, read_records
+from pipeline.sources.records import Selection, Source, read_records
 from pipeline.transforms.suspects import Suspects, summed_up
 
 JOB = "suspects"
@@ -80,10 +79,8 @@ def lines_of(rows: list[Suspects], left_out: int) -> list[str]:
 
 def _found_locally(source: Source, selection: Selection, engine: Engine) -> Found | None:
     """Look without Spark; None if the source needs it, or is large."""
-    if not isinstance(source, LogSource | LakeSource):
-        return None
-    ranges = (ranges_of(source, selection) if isinstance(source, LogSource) else None) or {}
+    ranges = ranges_of(source, selection) or {}
     local = open_locally(source, ranges)
-    if local is None or (local.size > LOCAL_RECORDS_MAX and engine is Engine.AUTO):
+    if local is None or (engine is Engine.AUTO and not local.is_small):
         return None
     return find_locally(lambda: local.batches(ranges, selection, compares=False))

@@ -292,10 +292,10 @@ async def topic_positions(
         PipelineError: Kafka does not answer, or has no such topic.
     """
     partitions = await _partitions(brokers, topic, login)
-    async with _consumer(brokers, login, isolation_level="read_committed") as committed:
+    async with consumer_of(brokers, login, isolation_level="read_committed") as committed:
         starts = await committed.beginning_offsets(partitions)
         stable = await committed.end_offsets(partitions)
-    async with _consumer(brokers, login, isolation_level="read_uncommitted") as uncommitted:
+    async with consumer_of(brokers, login, isolation_level="read_uncommitted") as uncommitted:
         written = await uncommitted.end_offsets(partitions)
     return {p.partition: PartitionPositions(starts[p], stable[p], written[p]) for p in partitions}
 
@@ -309,7 +309,7 @@ async def offsets_at(brokers: str, topic: str, moment: datetime) -> dict[int, in
         PipelineError: Kafka does not answer, or has no such topic.
     """
     moments_ms = dict.fromkeys(await _partitions(brokers, topic), int(moment.timestamp() * 1000))
-    async with _consumer(brokers) as consumer:
+    async with consumer_of(brokers) as consumer:
         offsets = await consumer.offsets_for_times(moments_ms)
     return {tp.partition: at.offset for tp, at in offsets.items() if at is not None}
 
@@ -324,7 +324,7 @@ async def committed_offsets(
     Raises:
         PipelineError: Kafka does not answer, or has no such topic.
     """
-    async with _consumer(brokers, login, group_id=group, enable_auto_commit=False) as consumer:
+    async with consumer_of(brokers, login, group_id=group, enable_auto_commit=False) as consumer:
         committed = {tp: await consumer.committed(tp) for tp in await _partitions(brokers, topic, login)}
     return {tp.partition: offset for tp, offset in committed.items() if offset is not None}
 
@@ -350,7 +350,7 @@ async def records_ends(brokers: str, topic: str, ranges: Mapping[int, tuple[int,
         "auto_offset_reset": "none",
         "enable_auto_commit": False,
     }
-    async with _consumer(brokers, **reading) as consumer:
+    async with consumer_of(brokers, **reading) as consumer:
         consumer.assign(list(begins))
         for tp, begin in begins.items():
             consumer.seek(tp, begin)
@@ -382,7 +382,7 @@ async def _describe(brokers: str, topic: str, login: KafkaLogin | None) -> Topic
 
 
 @asynccontextmanager
-async def _consumer(
+async def consumer_of(
     brokers: str, login: KafkaLogin | None = None, **options: Any
 ) -> AsyncIterator[AIOKafkaConsumer]:
     options |= {"bootstrap_servers": brokers}

@@ -1,5 +1,6 @@
 """
-Records of sources on this machine as Arrow batches, without Spark: an embedded log, Parquet files, Delta.
+Records of sources as Arrow batches, without Spark: of a topic, and on this machine of an embedded log,
+Parquet files and Delta.
 
 Batches have the columns of schema.RECORD, and those of schema.ARCHIVE that are to be compared with them.
 """
@@ -19,24 +20,37 @@ from pipeline.schema import ARCHIVE, DERIVED, LATER_COLUMNS, LOG_EPOCH, RECORD
 from pipeline.sources.delta_log import TableFile, read_snapshot
 from pipeline.sources.embedded_log import LogReader
 from pipeline.sources.extent import OffsetRanges, selection_of
-from pipeline.sources.records import LakeSource, LogSource, Selection, Source
+from pipeline.sources.local_kafka import read_topic
+from pipeline.sources.records import KafkaSource, LakeSource, LogSource, Selection, Source
 
 BATCH_ROWS = 10_000
+
+LOCAL_RECORDS_MAX = 5_000_000
+"""Most records that are read without Spark unless the user says so: some 30 s of one core, 8 bytes each."""
+
+LOCAL_TOPIC_RECORDS_MAX = 1_000_000
+"""Of a topic on Kafka: some 13 s of one core, about what Spark needs to start."""
 
 _ARCHIVE, _RECORD = to_arrow_schema(ARCHIVE), to_arrow_schema(RECORD)
 _BYTES = {"key": ("message_id_bytes", "message_id"), "value": ("value_bytes", "value")}
 
 
 class LocalRecords(NamedTuple):
-    """The records of a source on this machine."""
+    """The records of a source that needs no Spark."""
 
-    source: LogSource | LakeSource
+    source: KafkaSource | LogSource | LakeSource
     files: list[TableFile]
     """Of an archive."""
     size: int
     """At least as many records as there are within a selection."""
     messages: list[str]
     """Of a Delta table: the user metadata of its commits."""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether reading them without Spark costs less."""
+        is_topic = isinstance(self.source, KafkaSource)
+        return self.size <= (LOCAL_TOPIC_RECORDS_MAX if is_topic else LOCAL_RECORDS_MAX)
 
     def batches(
         self, ranges: OffsetRanges, selection: Selection, *, compares: bool
@@ -45,10 +59,14 @@ class LocalRecords(NamedTuple):
         Yield the records of a selection.
 
         Args:
-            ranges: of a log, the offsets [start, end) of each partition.
+            ranges: of a log or topic, the offsets [start, end) of each partition.
             selection: of records.
             compares: whether to add the columns that an archive computes.
         """
+        if isinstance(self.source, KafkaSource):
+            for batch in read_topic(self.source.brokers, self.source.topic, ranges, self.source.login):
+                yield _within(batch, selection.of_times)
+            return
         if isinstance(self.source, LogSource):
             for batch in _log_batches(self.source, ranges, selection):
                 yield _within(batch, selection.of_times)
@@ -63,7 +81,7 @@ class LocalRecords(NamedTuple):
 def open_locally(source: Source, ranges: OffsetRanges) -> LocalRecords | None:
     """Return the records of a source; None if it cannot be read without Spark."""
     match source:
-        case LogSource():
+        case LogSource() | KafkaSource(client_options=()):
             return LocalRecords(source, [], sum(end - start for start, end in ranges.values()), [])
         case LakeSource(format="parquet" | "delta") if source.path.startswith("/"):
             return _open_archive(source)

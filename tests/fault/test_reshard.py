@@ -285,6 +285,8 @@ def test_topic_without_a_gateway_is_divided_by_the_command_and_one_partition_is_
     assert "nothing to do" in refusal(gateway, "plan", "--partitions", "4")
     assert "either --partitions or --split" in refusal(gateway, "plan")
     assert "partition 9 has no slots" in refusal(gateway, "plan", "--split", "9")
+    assert "plan with --force" in refusal(gateway, "plan", "--partitions", "8", "--url", gateway.admin_url)
+    assert "too little for 257 lanes" in refusal(gateway, "plan", "--partitions", "256", "--force")
     divide(gateway, 8)
     assert "nothing to do" in refusal(gateway, "plan", "--partitions", "8")
     done = cli(gateway, "reshard", "plan", "--split", "5", "--notice", "0", "--force")

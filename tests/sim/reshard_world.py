@@ -145,6 +145,9 @@ class ReshardWorld(SessionWorld):
             plan = plan._replace(read_from_ms=read_from_ms, marks=tuple(marks))
         assert why_invalid(plan, routing.homes) is None
         self.log.add_partitions(CLEAN.name, needed)
+        resting = {move.target for move in moves} - set(routing.homes)
+        ends = {each: self.log.partition(CLEAN.name, each).high_watermark for each in sorted(resting)}
+        plan = plan._replace(empty_until=tuple((each, end) for each, end in ends.items() if end))
         self.plans.append(plan)
         return plan
 

@@ -57,13 +57,19 @@ class Round:
         self.progress = PlanProgress(world.clock)
         self.is_due = asyncio.Event()
         self.preparation: Preparation | None = None
+        self.can_prepare = True
         begun = world.routing() if world.routing().undecided else None
-        watch = PlanWatch(topic, CLEAN, self.prepare, begun, self.progress, world.clock, self.is_due)
+        assert world.router is not None
+        plan = world.router.layout.plan
+        watch = PlanWatch(topic, CLEAN, self.prepare, plan, begun, self.progress, world.clock, self.is_due)
         self.task = asyncio.ensure_future(watch.run())
 
     @asynccontextmanager
-    async def prepare(self, routing: Routing) -> AsyncIterator[Preparation]:
+    async def prepare(self, routing: Routing) -> AsyncIterator[Preparation | None]:
         world = self.world
+        if not self.can_prepare:
+            yield None
+            return
         assert world.router is not None
         log_of = partial(world.connection.partition_log, CLEAN.name)
         lanes = world.router.lanes
@@ -128,7 +134,10 @@ async def commanded(
             world.log.add_partitions(name, count)
         return False
 
-    command = Resharding(settling, f"{CLEAN.name}.routing", add_partitions, 3600.0, 24 * 3600.0, lambda: None)
+    times = 3600.0, 24 * 3600.0
+    command = Resharding(
+        settling, f"{CLEAN.name}.routing", add_partitions, *times, lambda _: None, lambda: None
+    )
     running = asyncio.ensure_future(command.plan(Wanted(partitions), notice_s=0, is_dry=False))
     try:
         yield running
@@ -425,6 +434,57 @@ async def test_partition_that_somebody_has_cut_ends_the_round() -> None:
 
     assert asyncio.get_running_loop().time() - began <= 2 * LOOK_S
     await go_on(world, 2 * EVENTS)
+
+
+@pytest.mark.regression("A worker without partitions that missed a plan refused every request for ever.")
+async def test_plan_that_others_have_carried_out_unseen_ends_the_round() -> None:
+    world, topic = await opened()
+    await world.divide(PLANNED)
+    missed = Round(world, topic)
+
+    await missed.due()
+
+    await world.restart()
+    await topic.routing(CLEAN.partitions)
+    world.plans.append(world.plans[-1])  # its writer did not know whether it was written
+    this = Round(world, topic)
+    await asyncio.sleep(LOOK_S)
+    assert not this.is_due.is_set()
+    await this.end()
+    await go_on(world, 2 * EVENTS)
+
+
+async def test_process_that_cannot_prepare_serves_on_until_the_plan_is_due() -> None:
+    world, topic = await opened()
+    this = Round(world, topic)
+    this.can_prepare = False
+    plan = world.plan(PLANNED)
+
+    await deliver(world, EVENTS)
+    await asyncio.sleep(2 * LOOK_S)
+    assert not this.is_due.is_set()
+    assert not (await topic.signs(plan.number)).told
+    await topic.note(Note(CUT_NOW, CLEAN.name, 0, str(plan.number)))
+    await this.due()
+
+    await go_on(world, 2 * EVENTS)
+
+
+async def test_preparation_that_breaks_does_not_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(_self: Preparation) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Preparation, "run", broken)
+    world, topic = await opened()
+    this = Round(world, topic)
+    plan = world.plan(PLANNED)
+
+    await deliver(world, EVENTS)
+    await asyncio.sleep(2 * LOOK_S)
+    assert not this.task.done()
+    await topic.close_plan(plan.number)
+    await this.due()
+    await world.crash()
 
 
 async def test_index_is_closed_when_its_source_moves_away_and_opened_when_it_comes_back() -> None:

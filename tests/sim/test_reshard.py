@@ -134,6 +134,31 @@ async def test_duplicate_of_a_deleted_piece_proves_nothing_against_the_index() -
     await deliver(world, (n for n in range(200) if told[str(n)].partition != 2))
 
 
+@pytest.mark.regression(
+    "A partition that had rested for longer than retention forgot what it inherited when it got slots again."
+)
+async def test_deleted_markers_of_a_partition_that_rested_say_nothing_of_what_it_inherits() -> None:
+    world = await begun()
+    await world.divide(4)
+    await world.restart()
+    await deliver(world, range(100))
+    await world.divide(2)
+    await world.restart()
+    for partition in (2, 3):
+        await world.log.another().deciding_log(CLEAN.name, partition).fence()  # behind its cut
+        world.trim(partition, world.log.partition(CLEAN.name, partition).end)
+    await deliver(world, range(100, 200))
+    told = dict(world.told)
+
+    await world.divide(4)
+    assert any(world.event(name).partition != place.partition for name, place in told.items())
+    for loses_disk in (False, True):
+        await world.restart(loses_disk=loses_disk)
+        await deliver(world, map(int, told))
+        assert world.told == told
+    judge(world)
+
+
 async def test_process_of_before_is_fenced_and_ends() -> None:
     world = await begun()
     await deliver(world, range(50))

@@ -4,18 +4,20 @@ says what is so, also while a plan is open.
 """
 
 from collections.abc import Awaitable, Callable
+from itertools import cycle
 from types import SimpleNamespace
 
 import pytest
 
 from app.cli.resharding import Resharding, Wanted
 from dedupe.decide.layout import Layout
-from dedupe.decide.resharding import spread_over
+from dedupe.decide.resharding import Decision, Plan, Routing, spread_over
 from dedupe.model.errors import ConfigurationError
 from dedupe.model.record import build_record
 from dedupe.storage.dividing import decide
 from dedupe.storage.settling import Settling
 from tests.sim.reshard_world import ReshardWorld, RoutingTopic, begun
+from tests.sim.session_world import DAY_MS
 from tests.sim.world import CLEAN
 
 
@@ -38,7 +40,7 @@ async def world_with_command() -> tuple[ReshardWorld, RoutingTopic, Resharding]:
     return (
         world,
         topic,
-        Resharding(settling, f"{CLEAN.name}.routing", add, 3600.0, 24 * 3600.0, lambda: None),
+        Resharding(settling, f"{CLEAN.name}.routing", add, 3600.0, 24 * 3600.0, lambda _: None, lambda: None),
     )
 
 
@@ -134,6 +136,23 @@ async def test_partition_below_others_that_somebody_wrote_to_gets_no_slots() -> 
         await command.plan(Wanted(4 * CLEAN.partitions), notice_s=0, is_dry=False)
 
 
+@pytest.mark.regression("A partition without slots of which retention had deleted markers never got any.")
+async def test_partition_below_others_of_which_markers_are_deleted_gets_slots() -> None:
+    world, _, command = await world_with_command()
+    world.plan(2 * CLEAN.partitions)
+    for partition in range(CLEAN.partitions):
+        await cut(world, partition, keeps=partition == 0)
+    await world.log.another().partition_log(CLEAN.name, CLEAN.partitions).fence()  # by its lane, which rests
+    resting = world.log.partition(CLEAN.name, CLEAN.partitions)
+    world.trim(CLEAN.partitions, resting.end)
+
+    await command.plan(Wanted(4 * CLEAN.partitions), notice_s=0, is_dry=False)
+
+    routing = world.routing()
+    assert {lineage.empty_until for lineage in routing.lineages.values()} == {0, resting.end}
+    assert routing.lineages[CLEAN.partitions].empty_until == resting.end
+
+
 async def test_dry_run_says_what_new_partitions_read_and_changes_nothing() -> None:
     world, topic, command = await world_with_command()
     for number in range(40):
@@ -168,3 +187,27 @@ async def test_plan_with_marks_is_carried_out_at_once_or_closed(*, is_closed: bo
     assert len(routing.marks) == 1
     assert (routing.homes == homes) is is_closed
     assert len(topic.told) >= 2 * CLEAN.partitions
+
+
+async def test_too_many_pieces_are_refused_until_the_first_of_them_are_forgotten() -> None:
+    world, _, command = await world_with_command()
+    routing, counts, now_ms = Routing.begun_with(CLEAN.partitions), cycle((4, 2)), world.clock.ms
+
+    def plan_next() -> Plan:
+        return command._plan_of(routing, spread_over(routing, next(counts)))
+
+    def divide_until_refused() -> None:
+        nonlocal routing
+        for number in range(1, 100):
+            routing = routing.with_plan(plan_next())
+            routing = routing.with_all(
+                Decision(number, partition, 100 * number, now_ms, 10 * number)
+                for partition in sorted(routing.undecided)
+            )
+
+    with pytest.raises(ConfigurationError, match="more than 30 pieces of logs"):
+        divide_until_refused()
+    assert 20 < max(len(lineage.levels) for lineage in routing.lineages.values()) <= 30
+    world.clock.ms += 2 * DAY_MS
+    next(counts)  # the one that was refused
+    assert plan_next().read_from_ms > now_ms

@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 
+from app.admin.about import config_document
 from app.cli.admin_client import AdminClient
-from app.cli.plan_check import check_gateways, older_workers, unsafe_workers
+from app.cli.plan_check import check_gateways, longer_memories, older_workers, unsafe_workers
+from app.settings.units import DAY
 from app.settings.version import VERSION
 from dedupe.model.errors import ConfigurationError
 from tests.support.processes import free_port
+from tests.support.settings import make_settings
 from tests.unit.cli.test_group import A, stats
 
 
@@ -45,4 +48,16 @@ def test_worker_that_does_not_answer_and_one_without_standby_are_named() -> None
 
 def test_way_out_is_named_where_no_gateway_answers() -> None:
     with pytest.raises(ConfigurationError, match=r"by --url, or, if none runs, plan with --force"):
-        check_gateways(AdminClient(f"http://127.0.0.1:{free_port()}"))
+        check_gateways(AdminClient(f"http://127.0.0.1:{free_port()}"), 60.0)
+
+
+@pytest.mark.regression("A plan by a command with a shorter window than the gateways' had them forget ids.")
+def test_gateway_that_remembers_for_longer_than_the_plan_is_named() -> None:
+    configured = config_document(make_settings(window="40d", session_lease="30d", retention="41d"))
+
+    assert list(longer_memories(configured, 41 * DAY)) == []
+    (window,) = longer_memories(configured, 31 * DAY)
+    assert window.startswith(
+        "GATEWAY_WINDOW is 40d there, by this command's settings all is forgotten after 31d"
+    )
+    assert len(list(longer_memories(configured, 8 * DAY))) == 2

@@ -160,7 +160,9 @@ def test_plans_that_older_gateways_cannot_follow_are_of_a_later_version() -> Non
     growth = Plan(1, 4, (Move(0, 3, 0, 2),))
     merge = growth._replace(read_from_ms=1_700_000_000_000)
 
-    for plan, version in ((growth, 1), (merge, 2)):
+    used = growth._replace(empty_until=((2, 7),))
+
+    for plan, version in ((growth, 1), (merge, 2), (used, 2)):
         record = at(3, plan_record(plan, HERE, KEY, now_ms=1))
         assert (record.headers[0][1] or b"")[0] == orjson.loads(record.value)["v"] == version
         assert read_record(record, [HERE], KEY) == plan
