@@ -170,6 +170,25 @@ async def test_dry_run_says_what_new_partitions_read_and_changes_nothing() -> No
     assert not world.plans
 
 
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_plan_with_marks_is_carried_out_at_once_or_closed(*, is_closed: bool) -> None:
+    world, topic, command = await world_with_command()
+    await world.divide(2 * CLEAN.partitions)
+    homes = world.routing().homes
+    if is_closed:
+        world.plan(CLEAN.partitions, marks=await world.marks())
+        await command.close()
+    else:
+        await command.plan(Wanted(CLEAN.partitions), notice_s=0, is_dry=False, is_now=True)
+
+    routing = world.routing()
+    assert not routing.undecided
+    assert not routing.takes_marks
+    assert len(routing.marks) == 1
+    assert (routing.homes == homes) is is_closed
+    assert len(topic.told) >= 2 * CLEAN.partitions
+
+
 async def test_too_many_pieces_are_refused_until_the_first_of_them_are_forgotten() -> None:
     world, _, command = await world_with_command()
     routing, counts, now_ms = Routing.begun_with(CLEAN.partitions), cycle((4, 2)), world.clock.ms
