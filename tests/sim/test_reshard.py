@@ -21,6 +21,7 @@ from dedupe.model.types import Event, LogRecord
 from dedupe.storage.dividing import decide
 from dedupe.storage.pinning import SessionNotes
 from tests.sim.reshard_world import ReshardWorld, begun, deliver
+from tests.sim.seeds import each_seed
 from tests.sim.session_world import DAY_MS
 from tests.sim.world import CLEAN, Place
 from tests.support.sim.faults import SimFaults
@@ -463,7 +464,7 @@ async def test_sessions_go_along_to_a_partition_that_never_had_any() -> None:
     assert {admission for each in told for admission in each} <= {Admission.DUPLICATE, Admission.STALE}
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each_seed(one_in=3)
 async def test_histories(seed: int) -> None:
     """Faults of the log at random, divisions, crashes, lost disks and closed plans in any order."""
     rng = Random(seed)
