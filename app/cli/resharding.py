@@ -186,18 +186,20 @@ class Resharding:
             plan = plan._replace(read_from_ms=self.settling.clock.now_ms() - round(self.remembered_s * 1000))
         why = why_invalid(plan, routing.homes)
         assert why is None, why
-        if not _has_levels(routing.with_plan(plan)):
-            raise ConfigurationError(
-                f"a partition would inherit more than {LEVELS_MAX - 1} pieces of logs: plan again once the "
-                "window and the session lease have passed"
-            )
+        _check_levels(plan, routing)
         return plan
 
     async def _marked(self, plan: Plan, routing: Routing) -> Plan:
         """Return a plan with marks, up to which partitions with records of their own can be prepared."""
         if is_growth(plan, routing):
             return plan
-        marked = plan._replace(marks=await self._marks_of(routing))
+        marks = await self._marks_of(routing)
+        # Log time decides what is forgotten, and the clock of this machine may be ahead of it.
+        newest_ms = max(mark.timestamp_ms for mark in marks)
+        forgotten_ms = max(1, newest_ms - round(self.remembered_s * 1000))
+        plan = plan._replace(read_from_ms=min(plan.read_from_ms, forgotten_ms))
+        _check_levels(plan, routing)
+        marked = plan._replace(marks=marks)
         if _has_levels(routing.with_plan(marked)):
             return marked
         self.settling.tell(
@@ -311,6 +313,15 @@ def _shares(plan: Plan) -> Counter[tuple[int, int]]:
     for first, last, source, target in plan.moves:
         shares[source, target] += last - first + 1
     return shares
+
+
+def _check_levels(plan: Plan, routing: Routing) -> None:
+    """Raise ConfigurationError if a partition would inherit more pieces than offsets can tell apart."""
+    if not _has_levels(routing.with_plan(plan)):
+        raise ConfigurationError(
+            f"a partition would inherit more than {LEVELS_MAX - 1} pieces of logs: plan again once the "
+            "window and the session lease have passed"
+        )
 
 
 def _has_levels(planned: Routing) -> bool:

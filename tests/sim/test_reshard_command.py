@@ -211,3 +211,21 @@ async def test_too_many_pieces_are_refused_until_the_first_of_them_are_forgotten
     world.clock.ms += 2 * DAY_MS
     next(counts)  # the one that was refused
     assert plan_next().read_from_ms > now_ms
+
+
+@pytest.mark.regression("The clock of the command's machine decided what plans let be forgotten.")
+async def test_clock_that_is_ahead_of_the_log_lets_nothing_be_forgotten() -> None:
+    world, _, command = await world_with_command()
+    for number in range(20):
+        await world.deliver([world.event(str(number))])
+    newest_ms = world.clock.ms
+    await world.divide(2 * CLEAN.partitions)
+    routing = world.routing()
+    world.clock.ms += 90 * DAY_MS  # of the command alone: nothing is written meanwhile
+
+    plan = command._plan_of(routing, spread_over(routing, CLEAN.partitions))
+    marked = await command._marked(plan, routing)
+
+    assert plan.read_from_ms > newest_ms
+    assert 0 < marked.read_from_ms <= newest_ms - DAY_MS
+    assert marked.marks
