@@ -27,6 +27,8 @@ DIALS, ACCEPTS = b"dials", b"accepts"
 
 MAGIC = "gateway-peers"
 
+_PURPOSE = b"gateway-peers-1"  # at most 16 bytes
+
 
 def magic_of(plan: int) -> str:
     """
@@ -36,9 +38,6 @@ def magic_of(plan: int) -> str:
     they are not at home. Without a plan it is MAGIC.
     """
     return f"{MAGIC}/{plan}" if plan else MAGIC
-
-
-_PURPOSE = b"gateway-peers-1"  # at most 16 bytes
 
 
 class Hello(NamedTuple):

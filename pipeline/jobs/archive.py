@@ -5,9 +5,8 @@ from typing import Annotated
 import typer
 
 from pipeline.runtime import options
+from pipeline.runtime.beginning import begin
 from pipeline.runtime.checkpoint import default_checkpoint
-from pipeline.runtime.progress import progress_logger
-from pipeline.runtime.session import start_session
 from pipeline.runtime.streams import StreamPlan
 from pipeline.schema import ARCHIVE, ARCHIVE_VERSION
 from pipeline.sinks.backfill import Backfill
@@ -17,7 +16,6 @@ from pipeline.sinks.lake import LakeFormat, lake_sink, output_of
 from pipeline.sinks.layout import layout_of
 from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sources.kafka_options import with_options
-from pipeline.sources.origin import origin_of
 from pipeline.transforms.clean_topic import archived
 
 
@@ -56,12 +54,7 @@ def archive(
         partition_by, cluster_by, table_property, lake_format=lake.format, columns=ARCHIVE.names
     )
     days = days_of(since, until, is_parquet=lake_format is LakeFormat.PARQUET)
-    log_progress = progress_logger("archive")
-    log_progress(f"asking {source}")
-    origin = origin_of(source)
-    log_progress("starting Spark")
-    spark = start_session("archive", source, lake, remote=remote, conf=conf)
-    log_progress(f"reading {source}")
+    spark, origin = begin("archive", source, lake, remote=remote, conf=conf)
     sink = lake_sink(lake, layout=layout)
     checkpoint = checkpoint or default_checkpoint(lake.path, f"archive-{lake.format}", origin.id)
     plan = StreamPlan("archive", source, checkpoint, once, interval, metrics_port, metrics_file)

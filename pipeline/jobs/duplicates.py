@@ -7,15 +7,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.runtime import options
+from pipeline.runtime.beginning import begin
 from pipeline.runtime.checkpoint import default_checkpoint
-from pipeline.runtime.progress import progress_logger
-from pipeline.runtime.session import start_session
 from pipeline.runtime.streams import StreamPlan
 from pipeline.schema import DAY, DUPLICATE_SAMPLE, DUPLICATES, by_day
 from pipeline.sinks.batch_writer import SinkPlan, run_to_sink
 from pipeline.sinks.lake import LakeFormat, lake_sink, output_of
 from pipeline.sources.kafka_options import with_options
-from pipeline.sources.origin import origin_of
 from pipeline.transforms.clean_topic import bounded_time
 
 JOB = "duplicates"
@@ -47,12 +45,7 @@ def duplicates(
     """
     source = with_options(source, kafka)
     lake = output_of(out, lake_format, checkpoint)
-    log_progress = progress_logger(JOB)
-    log_progress(f"asking {source}")
-    origin = origin_of(source)
-    log_progress("starting Spark")
-    spark = start_session(JOB, source, lake, remote=remote, conf=conf)
-    log_progress(f"reading {source}")
+    spark, origin = begin(JOB, source, lake, remote=remote, conf=conf)
     checkpoint = checkpoint or default_checkpoint(lake.path, f"{JOB}-{lake.format}", origin.id)
     plan = StreamPlan(JOB, source, checkpoint, once, interval, metrics_port, metrics_file)
     sink = lake_sink(lake, by_day(DUPLICATES), DAY)

@@ -10,9 +10,8 @@ from pyspark.sql import functions as F
 
 from pipeline.errors import UsageError
 from pipeline.runtime import options
+from pipeline.runtime.beginning import begin
 from pipeline.runtime.checkpoint import default_checkpoint
-from pipeline.runtime.progress import progress_logger
-from pipeline.runtime.session import start_session
 from pipeline.runtime.streams import StreamPlan
 from pipeline.schema import DAY, MINUTE_COUNTS, by_day
 from pipeline.sinks.backfill import Backfill
@@ -24,7 +23,6 @@ from pipeline.sinks.lake import LakeSink, lake_sink
 from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sinks.postgres import PostgresCounts
 from pipeline.sources.kafka_options import with_options
-from pipeline.sources.origin import origin_of
 from pipeline.sources.records import LakeSource, is_table_name, parse_source
 from pipeline.transforms.clean_topic import per_minute
 
@@ -75,16 +73,12 @@ def minute_counts(
         raise UsageError(f"--to {to!r} is none of postgresql://, delta://, iceberg:// and parquet://")
     lake = None if to.startswith(POSTGRES) else parse_source(to)
     source = with_options(source, kafka)
-    log_progress = progress_logger(JOB)
-    log_progress(f"asking {source}")
-    origin = origin_of(source)
-    if isinstance(lake, LakeSource) and not is_table_name(lake.path):
-        checkpoint = checkpoint or default_checkpoint(lake.path, JOB, origin.id)
-    if checkpoint is None:
+    if checkpoint is None and (not isinstance(lake, LakeSource) or is_table_name(lake.path)):
         raise UsageError(f"counts in {to} need a --checkpoint")
-    log_progress("starting Spark")
-    spark = start_session(JOB, source, lake, remote=remote, conf=conf)
-    log_progress(f"reading {source}")
+    spark, origin = begin(JOB, source, lake, remote=remote, conf=conf)
+    if checkpoint is None:
+        assert isinstance(lake, LakeSource)
+        checkpoint = default_checkpoint(lake.path, JOB, origin.id)
     is_table = to.startswith(TABLES)
     compute = partial(_counted, has_day=is_table)
     sink = _sink(lake) if isinstance(lake, LakeSource) else PostgresCounts(to)

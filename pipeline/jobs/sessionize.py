@@ -11,9 +11,8 @@ from pyspark.sql import functions as F
 
 from pipeline.errors import PipelineError, UsageError
 from pipeline.runtime import options
+from pipeline.runtime.beginning import begin
 from pipeline.runtime.checkpoint import default_checkpoint
-from pipeline.runtime.progress import progress_logger
-from pipeline.runtime.session import start_session
 from pipeline.runtime.stall import stalled_partitions
 from pipeline.runtime.streams import StreamPlan
 from pipeline.schema import DAY, SESSIONS, by_day
@@ -25,7 +24,7 @@ from pipeline.sinks.ledger import CheckpointBatch, Ledger
 from pipeline.sinks.parquet import ParquetFolder
 from pipeline.sources.extent import ranges_of, selection_of
 from pipeline.sources.kafka_options import with_options
-from pipeline.sources.origin import Origin, origin_of
+from pipeline.sources.origin import Origin
 from pipeline.sources.records import Selection, Source, read_records
 from pipeline.transforms.clean_topic import sessions
 
@@ -112,12 +111,7 @@ def sessionize(
     source = with_options(source, kafka)
     lake = output_of(out, lake_format, checkpoint)
     days = days_of(since, until, is_parquet=lake_format is LakeFormat.PARQUET)
-    log_progress = progress_logger(JOB)
-    log_progress(f"asking {source}")
-    origin = origin_of(source)
-    log_progress("starting Spark")
-    spark = start_session(JOB, source, lake, remote=remote, conf=conf)
-    log_progress(f"reading {source}")
+    spark, origin = begin(JOB, source, lake, remote=remote, conf=conf)
     sink: LakeSink = ParquetFolder(lake.path)
     if lake_format is not LakeFormat.PARQUET:
         sink = lake_sink(lake, by_day(SESSIONS), DAY)

@@ -7,9 +7,8 @@ from pyspark.sql import DataFrame
 
 from pipeline.errors import UsageError
 from pipeline.runtime import options
+from pipeline.runtime.beginning import begin
 from pipeline.runtime.checkpoint import default_checkpoint
-from pipeline.runtime.progress import progress_logger
-from pipeline.runtime.session import start_session
 from pipeline.runtime.streams import StreamPlan
 from pipeline.schema import TABLE_COLUMNS
 from pipeline.sinks.backfill import Backfill
@@ -20,7 +19,6 @@ from pipeline.sinks.layout import layout_of
 from pipeline.sinks.table_store import TableStore
 from pipeline.sinks.tables import TableLimits, TablesSink
 from pipeline.sources.kafka_options import with_options
-from pipeline.sources.origin import origin_of
 from pipeline.sources.records import LakeSource
 from pipeline.transforms.table_layout import COLUMNS_MAX, TABLES_MAX
 
@@ -79,13 +77,8 @@ def tables(
         partition_by, cluster_by, table_property, lake_format=lake.format, columns=TABLE_COLUMNS
     )
     days = days_of(since, until, is_parquet=lake_format is LakeFormat.PARQUET)
-    log_progress = progress_logger(JOB)
-    log_progress(f"asking {source}")
-    origin = origin_of(source)
-    log_progress("starting Spark")
     store = TableStore(lake, layout)
-    spark = start_session(JOB, source, LakeSource(lake.format, store.path(JOB)), remote=remote, conf=conf)
-    log_progress(f"reading {source}")
+    spark, origin = begin(JOB, source, LakeSource(lake.format, store.path(JOB)), remote=remote, conf=conf)
     sink = TablesSink(store, TableLimits(tables_max, columns_max), has_variants=variant)
     checkpoint = checkpoint or default_checkpoint(lake.path, f"{JOB}-{lake.format}", origin.id)
     plan = StreamPlan(JOB, source, checkpoint, once, interval, metrics_port, metrics_file)
