@@ -56,11 +56,13 @@ async def announce(
 
 async def open_gate(gate: Gate, router: Router) -> None:
     """Let requests in once all partitions serve, or after GATE_S, since some may replay for long."""
+    router.is_paused = router.goes_on
     with suppress(TimeoutError):
         async with asyncio.timeout(GATE_S):
             while not router.has_served:  # noqa: ASYNC110 - it follows from the states of all lanes
                 await asyncio.sleep(READY_POLL_S)
     gate.open()
+    router.is_paused = False
 
 
 async def tell_outages(router: Router) -> None:
