@@ -45,11 +45,12 @@ WINDOW_S, REMEMBERED_S = 3600.0, 24 * 3600.0
 CLIENT_S = 2 * DEADLINE_S + 0.5
 """How long clients wait: a request may wait for its answer as long in front of the gate, and again inside."""
 
-DUE, LEFT, DECIDED, SETTLED, BEGUN, OPENED = "due", "left off", "decided", "settled", "begun", "opened"
-STEPS = (DUE, LEFT, DECIDED, SETTLED, BEGUN, OPENED)
+DUE, LEFT, DECIDING, DECIDED = "due", "left off", "deciding", "decided"
+SETTLED, BEGUN, OPENED = "settled", "begun", "opened"
+STEPS = (DUE, LEFT, DECIDING, DECIDED, SETTLED, BEGUN, OPENED)
 """
-Of one worker's turn: its round is to end, and has ended; it has decided of one partition, knows all
-decisions, and begins the next round; requests are let in.
+Of one worker's turn: its round is to end, and has ended; it has sent and made a decision, of one partition;
+knows all decisions, and begins the next round; requests are let in.
 """
 
 
@@ -224,8 +225,8 @@ class TurnWorker(Worker):
         self.group.reach(self, step)
 
     def _crashpoint(self, step: str) -> None:
-        if step == "decided":
-            self._reach(DECIDED)
+        if step in ("decide", "decided"):
+            self._reach(DECIDING if step == "decide" else DECIDED)
 
     # ---- its clients
 
