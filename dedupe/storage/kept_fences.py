@@ -4,7 +4,7 @@ The fences of a round's lanes, kept for the next round of the process.
 A plan ends a round, and what it does next is done by the owner of each partition: it cuts, then serves. A log
 that is closed without a doubt leaves its fence here, and the next log of its partition goes on under the same
 epoch. Whoever has fenced the partition meanwhile is its owner: what is sent under the kept epoch is refused,
-as that of an owner that was frozen (docs/adr/0055-owners-cut-under-the-epoch-that-they-have.md).
+as that of an owner that was frozen (docs/adr/0053-owners-cut-under-the-epoch-that-they-have.md).
 """
 
 from typing import Generic, Protocol, TypeVar
