@@ -211,8 +211,8 @@ class _Process:
             The clean partitions that it owned last; None if it was fenced by the plan's other owners.
         """
         gate = self._gates[0]
-        turn = Turn(gate, answer_s=settings.limits.answer_timeout)
-        background_tasks = [*this.background_tasks, open_gate(gate, this.router)]
+        turn = Turn(gate, opened.fences, answer_s=settings.limits.answer_timeout)
+        background_tasks = [*this.background_tasks, open_gate(gate, this.router, opened.fences)]
         if opened.plans is not None:
             assert self._house is not None
             watch = build_plan_watch(settings, opened, this.router, self._house, turn.is_due)
