@@ -23,7 +23,7 @@ from app.settings.model import DEVELOPMENT_SECRET
 from dedupe.model.identity import Identity
 from dedupe.model.routing import partition_of
 from tests.support.client import RETRY_PAUSE_S, Client
-from tests.support.gateway import Gateway
+from tests.support.gateway import Crash, Gateway
 from tests.support.processes import HOST
 from tests.support.waiting import PATIENCE_S, until_in_thread
 
@@ -31,10 +31,17 @@ LOST = 0.2
 AGAIN = 0.2
 PAUSE_S = 0.05
 REPEATED = 20
+SESSION_EVENTS = 5
 SOURCE = "fault-test"
 
 
-SHORT = {"app.main:DRAIN_LINGER_S": 0.2, "dedupe.cluster.lane_manager:NEW_S": 5.0}
+SESSION = "2dlpu8idjvw2es2uvixfliqYNu0"
+
+SHORT = {
+    "app.main:DRAIN_LINGER_S": 0.2,
+    "app.process.plan_watch:ALONE_S": 3.0,
+    "dedupe.cluster.lane_manager:NEW_S": 5.0,
+}
 """Waits that a test need not wait for."""
 
 
@@ -129,6 +136,26 @@ class Roamer(Client):
         return answer
 
 
+class Device(Roamer):
+    """A client of one session, which numbers its events."""
+
+    def __init__(self, workers: Sequence[Worker], *, seed: int, lost: float = LOST) -> None:
+        super().__init__(workers, seed=seed, lost=lost)
+        self._name = f"device-{seed}"
+        self._sequence = 1
+
+    def new_body(self) -> bytes:
+        """Return the next events of the session."""
+        batch = [self._new_event() for _ in range(self._random.randint(1, SESSION_EVENTS))]
+        first, self._sequence = self._sequence, self._sequence + len(batch)
+        return orjson.dumps(
+            {"client": self._name, "session": SESSION, "firstSequence": first, "batch": batch}
+        )
+
+    def _regrouped_body(self) -> bytes:
+        return self._random.choice(list(self._answers))
+
+
 class Load:
     """Clients that send until told to stop."""
 
@@ -177,11 +204,11 @@ class Workers:
         """Those whose process is there."""
         return [worker for worker in self.all if worker.is_running]
 
-    async def start(self) -> None:
-        """Start all, and wait until they have shared the lanes out."""
+    async def start(self, *, crash: Crash | None = None) -> None:
+        """Start all, each with a crash point if one is named, and wait until they have shared the lanes out."""
         self.make_probes()
         for worker in self.all:
-            worker.start(wait=False)
+            worker.start(wait=False, crash=crash)
         for worker in self.all:
             await asyncio.to_thread(worker.wait_until_ready)
         await self.settle()
@@ -222,16 +249,16 @@ class Workers:
         states = [f"{worker.name}: {worker.states()}" for worker in self.running]
         return "\n".join([*states, *(worker.log_tail() for worker in self.running)])
 
-    def client(self, *, lost: float = LOST) -> Roamer:
+    def client(self, *, kind: type[Roamer] = Roamer, lost: float = LOST) -> Roamer:
         """Return a client of all workers, whose events count in the verdict."""
-        client = Roamer(self.all, seed=len(self.clients), lost=lost)
+        client = kind(self.all, seed=len(self.clients), lost=lost)
         self.clients.append(client)
         return client
 
     @asynccontextmanager
-    async def load(self, clients: int = 4) -> AsyncIterator[Load]:
+    async def load(self, clients: int = 4, *, devices: int = 0) -> AsyncIterator[Load]:
         """Send from so many clients while the context lasts; then finish what was begun."""
-        load = Load([self.client() for _ in range(clients)])
+        load = Load([self.client(kind=kind) for kind in [Roamer] * clients + [Device] * devices])
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as running:
             for client in load.clients:

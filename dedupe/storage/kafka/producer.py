@@ -205,7 +205,9 @@ class FencedProducer:
         """
         assert self._decisions is not None, "this partition has none beside it"
         place = self._cluster, self._connections, self._decisions
+        self._crashpoint("decide")
         offset = await append_decision(self._config, *place, record, self._producer, self._decided)
+        self._crashpoint("decided")
         self._decided += 1
         return offset
 
