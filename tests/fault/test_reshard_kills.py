@@ -1,9 +1,9 @@
 """
 Claim: whoever is killed wherever a plan is, no event is lost or stored twice, and each keeps its receipt.
 
-A cell is a crash point, whom it befalls, and whether the topic grows from 4 to 8 partitions or becomes 4 again.
-docs/COMMIT.md says what each crash leaves behind. Cells of one group follow each other under load, every fifth
-event a copy: RESHARD_SEED draws them, RESHARD_CELLS says how many, or all.
+A cell is a crash point, whom it befalls, and whether the topic grows from 4 to 8 partitions or gets 4 again.
+docs/COMMIT.md says what each crash leaves behind. Cells of one group follow each other under load, a fifth of
+it copies: RESHARD_SEED draws them, RESHARD_CELLS says how many, or all.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ def groups() -> list[list[Cell]]:
         wanted = [rng.sample(cells, half + rest * (way == 0)) for way, cells in enumerate(wanted)]
     growing, shrinking = wanted
     growing.sort(key=lambda cell: cell.step != "added")  # partitions are added once a topic
-    count = -(-2 * len(growing) // CELLS_OF_A_GROUP)
+    count = -(-2 * max(map(len, wanted)) // CELLS_OF_A_GROUP)
     drawn = [zip_longest(growing[n::count], shrinking[n::count]) for n in range(count)]
     return [[cell for cell in chain.from_iterable(pairs) if cell is not None] for pairs in drawn]
 
@@ -151,22 +151,23 @@ async def divide(workers: Workers, cell: Cell, rng: random.Random) -> None:
     asked = workers.all[0]
     arguments = ["reshard", "plan", "--partitions", str(cell.partitions), "--notice", "0"]
     arguments += ["--url", asked.admin_url]
+    if cell.role == COMMAND and cell.step == "noted":
+        arguments.append("--now")
+    command = partial(cli, asked, *arguments)
     if cell.role == COMMAND:
-        if cell.step == "noted":
-            arguments.append("--now")
-        ended = await asyncio.to_thread(cli_until, asked, cell.crash, *arguments)
-        assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+        killed = await asyncio.to_thread(cli_until, asked, cell.crash, *arguments)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
         if cell.ending == "alone":
             return
+        done = await asyncio.to_thread(command)
     else:
         victim = await asyncio.to_thread(victim_of, workers, cell, rng)
         victim.arm(cell.crash)
-    done = asyncio.create_task(asyncio.to_thread(cli, asked, *arguments))
-    if cell.role != COMMAND:
+        dividing = asyncio.create_task(asyncio.to_thread(command))
         assert await asyncio.to_thread(victim.wait) == -signal.SIGKILL
         await asyncio.to_thread(victim.start, crash=NEVER)
-    ended = await done
-    assert ended.returncode == 0, ended.stderr.decode()
+        done = await dividing
+    assert done.returncode == 0, done.stderr.decode()
 
 
 def victim_of(workers: Workers, cell: Cell, rng: random.Random) -> Worker:
@@ -195,6 +196,7 @@ async def judge(workers: Workers, log: LogUnderTest, kafka_bootstrap: str) -> No
     topic, identity = log.env["GATEWAY_TOPIC"], Identity(DEVELOPMENT_SECRET.encode())
     committed = await read_kafka(kafka_bootstrap, topic, 2 * PARTITIONS)
     division = await asyncio.to_thread(division_of, workers.all[0])
+    assert {record.partition for record in committed} == set(range(2 * PARTITIONS))
     assert_exactly_once(committed, workers.clients, division=division)
     assert_sessions_whole([record for record in committed if record.session])
     assert_at_home(committed, PARTITIONS, lambda name: identity.message_key(SOURCE, name), division=division)

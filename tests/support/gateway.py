@@ -47,6 +47,12 @@ class Crash(NamedTuple):
     after: str = ""
     """A step before which none counts."""
 
+    def write(self, path: Path) -> None:
+        """Replace the file that a process looks into; hits count from now on."""
+        writing = path.with_suffix(".new")
+        writing.write_text(json.dumps(self))
+        writing.replace(path)
+
 
 NEVER = Crash("", 0)
 """Of a process that is to be armed later."""
@@ -154,10 +160,8 @@ class Gateway:
         return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
 
     def arm(self, crash: Crash) -> None:
-        """Have a process that was started with a crash end at another one; hits count from now on."""
-        arming = self._crash_path.with_suffix(".new")
-        arming.write_text(json.dumps(crash))
-        arming.replace(self._crash_path)
+        """Have a process that was started with a crash end at another one."""
+        crash.write(self._crash_path)
 
     def wait_until_ready(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait for 200 on /readyz, or fail with the tail of the log."""

@@ -35,7 +35,7 @@ def cli(gateway: Gateway, *arguments: str) -> subprocess.CompletedProcess[bytes]
 def cli_until(gateway: Gateway, crash: Crash, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     """Run a command that ends itself at a crash point, if it comes there."""
     path = gateway.folder / "crash-of-command"
-    path.write_bytes(orjson.dumps(crash))
+    crash.write(path)
     arguments = str(path), *arguments
     return forked.run(arguments, env=gateway.environment, timeout_s=PATIENCE_S, entry=COMMAND_THAT_CRASHES)
 

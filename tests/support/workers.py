@@ -205,7 +205,7 @@ class Workers:
         return [worker for worker in self.all if worker.is_running]
 
     async def start(self, *, crash: Crash | None = None) -> None:
-        """Start all, each with a crash point if one is named, and wait until they have shared the lanes out."""
+        """Start all, with a crash point if one is named, and wait until they have shared the lanes out."""
         self.make_probes()
         for worker in self.all:
             worker.start(wait=False, crash=crash)
@@ -249,16 +249,22 @@ class Workers:
         states = [f"{worker.name}: {worker.states()}" for worker in self.running]
         return "\n".join([*states, *(worker.log_tail() for worker in self.running)])
 
-    def client(self, *, kind: type[Roamer] = Roamer, lost: float = LOST) -> Roamer:
+    def client(self, *, lost: float = LOST) -> Roamer:
         """Return a client of all workers, whose events count in the verdict."""
-        client = kind(self.all, seed=len(self.clients), lost=lost)
+        client = Roamer(self.all, seed=len(self.clients), lost=lost)
         self.clients.append(client)
         return client
+
+    def device(self) -> Device:
+        """Return a client of one session; see `client`."""
+        device = Device(self.all, seed=len(self.clients))
+        self.clients.append(device)
+        return device
 
     @asynccontextmanager
     async def load(self, clients: int = 4, *, devices: int = 0) -> AsyncIterator[Load]:
         """Send from so many clients while the context lasts; then finish what was begun."""
-        load = Load([self.client(kind=kind) for kind in [Roamer] * clients + [Device] * devices])
+        load = Load([*(self.client() for _ in range(clients)), *(self.device() for _ in range(devices))])
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as running:
             for client in load.clients:
