@@ -11,7 +11,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -25,6 +25,7 @@ from dedupe.model.identity import Identity
 from tests.fault.conftest import PARTITIONS, LogUnderTest, kafka_log
 from tests.support.gateway import NEVER, Crash
 from tests.support.http import cli, cli_until, division_of
+from tests.support.kafka import KafkaBroker
 from tests.support.verdict import (
     assert_at_home,
     assert_exactly_once,
@@ -32,7 +33,7 @@ from tests.support.verdict import (
     read_kafka,
 )
 from tests.support.waiting import PATIENCE_S, until_async, until_in_thread
-from tests.support.workers import SOURCE, Load, Worker, Workers
+from tests.support.workers import SHORT, SOURCE, Load, Worker, Workers
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -40,12 +41,16 @@ SEED = int(os.environ.get("RESHARD_SEED", "1"))
 CELLS = os.environ.get("RESHARD_CELLS", "3")
 CELLS_OF_A_GROUP = 4
 CLIENTS, DEVICES = 2, 2
+NOT_NOW, DONE = b"mend that first", b"nothing to do"
 REQUESTS = 30
 """That are answered before a plan, and by its layout."""
 
 GROWTH, SHRINK = "growth", "shrink"
-ROLES = ("giver", "taker", "bystander")
-COMMAND = "command"
+ROLES = ("giver", "taker", "bystander", "pair", "broker")
+"""The owner of a partition that gives slots; that of one that gets them, or its standby; the third worker;
+the first two at once; the broker, as the giver comes to the step."""
+BROKER, COMMAND = "broker", "command"
+QUICK = {**SHORT, "dedupe.cluster.lane_manager:NEW_S": 1.0}
 STEPS = {
     "seen": "",
     "noted": "",
@@ -103,14 +108,14 @@ def groups() -> list[list[Cell]]:
 
 
 @pytest.fixture
-def log(kafka_bootstrap: str) -> LogUnderTest:
-    return kafka_log(kafka_bootstrap)
+def log(private_kafka_broker: KafkaBroker) -> LogUnderTest:
+    return kafka_log(private_kafka_broker.bootstrap_servers)
 
 
 @pytest.fixture
 async def workers(log: LogUnderTest, tmp_path: Path) -> AsyncIterator[Workers]:
     """Three workers that have shared the lanes out, each of which can be killed at a crash point."""
-    workers = Workers(tmp_path, log.env, 3)
+    workers = Workers(tmp_path, log.env, 3, constants=QUICK)
     try:
         await workers.start(crash=NEVER)
         yield workers
@@ -120,17 +125,21 @@ async def workers(log: LogUnderTest, tmp_path: Path) -> AsyncIterator[Workers]:
 
 @pytest.mark.parametrize("cells", groups(), ids=lambda cells: "+".join(map(str, cells)))
 async def test_kill_during_a_plan_keeps_every_promise(
-    workers: Workers, log: LogUnderTest, kafka_bootstrap: str, cells: Sequence[Cell]
+    workers: Workers, log: LogUnderTest, private_kafka_broker: KafkaBroker, cells: Sequence[Cell]
 ) -> None:
     rng = random.Random(SEED)
     for plan, cell in enumerate(cells, 1):
         async with workers.load(CLIENTS, devices=DEVICES) as load:
             await answered(load, REQUESTS)
-            await divide(workers, cell, rng)
+            await workers.settle()
+            if cell.role == COMMAND:
+                await kill_the_command(workers, cell)
+            else:
+                await kill_the_others(workers, private_kafka_broker, cell, rng)
             await until_in_thread(partial(all_follow, workers, plan))
             await workers.settle()
             await answered(load, REQUESTS)
-        await judge(workers, log, kafka_bootstrap)
+        await judge(workers, log, private_kafka_broker)
         print(f"held: {cell}")
 
 
@@ -148,46 +157,69 @@ def all_follow(workers: Workers, plan: int) -> bool:
     return all(worker.stats()["reshard"]["plan"] == plan for worker in workers.all)
 
 
-async def divide(workers: Workers, cell: Cell, rng: random.Random) -> None:
-    """Have the topic divided while whom the cell names is killed; a worker is started again."""
-    asked = workers.all[0]
+async def kill_the_command(workers: Workers, cell: Cell) -> None:
+    """Have the topic divided by a command that is killed, and perhaps by the same one once more."""
+    killed = await asyncio.to_thread(planned, workers, cell, crash=cell.crash)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    if cell.ending == "again":
+        done = await asyncio.to_thread(planned, workers, cell)
+        assert is_carried_out(done), done.stderr.decode()
+
+
+async def kill_the_others(workers: Workers, broker: KafkaBroker, cell: Cell, rng: random.Random) -> None:
+    """Have the topic divided while workers or the broker are killed, and start them again."""
+    victims = await asyncio.to_thread(victims_of, workers, cell, rng)
+    pid = broker.pid if cell.role == BROKER else None
+    for victim in victims:
+        victim.arm(cell.crash._replace(pid=pid))
+    dividing = asyncio.create_task(asyncio.to_thread(planned, workers, cell))
+
+    def is_refused() -> bool:
+        return dividing.done() and not is_carried_out(dividing.result())
+
+    if cell.role == BROKER:
+        await until_async(lambda: not broker.is_running or is_refused())
+        if not broker.is_running:
+            await asyncio.to_thread(broker.start)
+    else:
+        await until_async(lambda: not any(victim.is_running for victim in victims) or is_refused())
+        ended = [victim for victim in victims if not victim.is_running]
+        for victim in ended:
+            assert victim.wait() == -signal.SIGKILL
+            victim.start(crash=NEVER, wait=False)
+        for victim in ended:
+            await asyncio.to_thread(victim.wait_until_ready)
+    done = await dividing
+    assert is_carried_out(done), done.stderr.decode()
+
+
+def is_carried_out(done: CompletedProcess[bytes]) -> bool:
+    """Whether a command has ended well; the same one that is called again may find nothing to do."""
+    return done.returncode == 0 or DONE in done.stderr
+
+
+def planned(workers: Workers, cell: Cell, *, crash: Crash | None = None) -> CompletedProcess[bytes]:
+    """
+    Run the command; again while gateways cannot follow a plan, or the broker that is killed does not answer.
+
+    A standby may have fallen behind for a moment.
+    """
+    asked, deadline = workers.all[0], time.monotonic() + PATIENCE_S
     arguments = ["reshard", "plan", "--partitions", str(cell.partitions), "--notice", "0"]
     arguments += ["--url", asked.admin_url]
     if cell.role == COMMAND and cell.step == "noted":
         arguments.append("--now")
-    command = partial(taken_up, partial(cli, asked, *arguments))
-    if cell.role == COMMAND:
-        killing = partial(cli_until, asked, cell.crash, *arguments)
-        killed = await asyncio.to_thread(taken_up, killing)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-        if cell.ending == "alone":
-            return
-        done = await asyncio.to_thread(command)
-    else:
-        victim = await asyncio.to_thread(victim_of, workers, cell, rng)
-        victim.arm(cell.crash)
-        dividing = asyncio.create_task(asyncio.to_thread(command))
-        await until_async(lambda: not victim.is_running or (dividing.done() and dividing.result().returncode))
-        if not victim.is_running:
-            assert victim.wait() == -signal.SIGKILL
-            await asyncio.to_thread(victim.start, crash=NEVER)
-        done = await dividing
-    assert done.returncode == 0, done.stderr.decode()
-
-
-def taken_up(command: Callable[[], CompletedProcess[bytes]]) -> CompletedProcess[bytes]:
-    """Run a command, again while the gateways cannot follow a plan: a standby has fallen behind, perhaps."""
-    deadline = time.monotonic() + PATIENCE_S
+    run = partial(cli, asked) if crash is None else partial(cli_until, asked, crash)
     while True:
-        done = command()
-        if b"mend that first" not in done.stderr or time.monotonic() > deadline:
+        done = run(*arguments)
+        is_passing = NOT_NOW in done.stderr or (cell.role == BROKER and done.returncode == 1)
+        if not is_passing or time.monotonic() > deadline:
             return done
 
 
-def victim_of(workers: Workers, cell: Cell, rng: random.Random) -> Worker:
-    """Return the worker that has a role in a move that is drawn, and that comes to the crash point."""
+def victims_of(workers: Workers, cell: Cell, rng: random.Random) -> list[Worker]:
+    """Return the workers that have a role in a move that is drawn, and that come to the crash point."""
     states = {worker.name: worker.states() for worker in workers.all}
-    by_name = {worker.name: worker for worker in workers.all}
 
     def who(partition: int, state: str) -> str:
         return next(name for name, lanes in states.items() if lanes[partition] == state)
@@ -198,17 +230,18 @@ def victim_of(workers: Workers, cell: Cell, rng: random.Random) -> Worker:
         if taker == giver:
             taker = who(target, "following")  # whose standby has the heir, too
         (bystander,) = states.keys() - {giver, taker}
-        name = {"giver": giver, "taker": taker, "bystander": bystander}[cell.role]
-        if "active" in states[name][:PARTITIONS]:  # it prepares an index, and decides
-            return by_name[name]
+        casting = {"giver": [giver], "taker": [taker], "bystander": [bystander], "pair": [giver, taker]}
+        names = casting.get(cell.role, [giver])
+        if all("active" in states[name][:PARTITIONS] for name in names):  # it prepares an index, and decides
+            return [worker for worker in workers.all if worker.name in names]
     raise AssertionError(f"nobody is {cell.role}: {states}")
 
 
-async def judge(workers: Workers, log: LogUnderTest, kafka_bootstrap: str) -> None:
+async def judge(workers: Workers, log: LogUnderTest, broker: KafkaBroker) -> None:
     """Nothing is lost or doubled, every worker gives the same receipts, and each record is at home."""
     await workers.repeat()
     topic, identity = log.env["GATEWAY_TOPIC"], Identity(DEVELOPMENT_SECRET.encode())
-    committed = await read_kafka(kafka_bootstrap, topic, 2 * PARTITIONS)
+    committed = await read_kafka(broker.bootstrap_servers, topic, 2 * PARTITIONS)
     division = await asyncio.to_thread(division_of, workers.all[0])
     assert {record.partition for record in committed} == set(range(2 * PARTITIONS))
     assert_exactly_once(committed, workers.clients, division=division)

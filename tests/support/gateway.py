@@ -46,6 +46,8 @@ class Crash(NamedTuple):
     hits: int
     after: str = ""
     """A step before which none counts."""
+    pid: int | None = None
+    """Of another process that it ends instead."""
 
     def write(self, path: Path) -> None:
         """Replace the file that a process looks into; hits count from now on."""
@@ -268,7 +270,7 @@ class CrashAt:
         self._is_counting = self._is_counting or name == crash.after
         self._reached += self._is_counting and name == crash.step
         if self._reached == crash.hits and name == crash.step:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(crash.pid or os.getpid(), signal.SIGKILL)
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from app.settings.model import DEVELOPMENT_SECRET
 from dedupe.model.identity import Identity
 from dedupe.model.routing import partition_of
 from tests.support.client import RETRY_PAUSE_S, Client
+from tests.support.constants import Constants
 from tests.support.gateway import Crash, Gateway
 from tests.support.processes import HOST
 from tests.support.waiting import PATIENCE_S, until_in_thread
@@ -37,7 +38,7 @@ SOURCE = "fault-test"
 
 SESSION = "2dlpu8idjvw2es2uvixfliqYNu0"
 
-SHORT = {
+SHORT: Constants = {
     "app.main:DRAIN_LINGER_S": 0.2,
     "app.process.plan_watch:ALONE_S": 3.0,
     "dedupe.cluster.lane_manager:NEW_S": 5.0,
@@ -49,11 +50,18 @@ class Worker(Gateway):
     """One of the group."""
 
     def __init__(
-        self, folder: Path, name: str, env: Mapping[str, str], *, options: Sequence[str] = ()
+        self,
+        folder: Path,
+        name: str,
+        env: Mapping[str, str],
+        *,
+        options: Sequence[str] = (),
+        constants: Constants = SHORT,
     ) -> None:
-        """Choose ports; nothing is started yet."""
+        """Choose ports; nothing is started yet. Constants stay as they are where there are options."""
         own = {"GATEWAY_WORKER_ID": name, "GATEWAY_PEER_LISTEN": f"{HOST}:0"}
-        super().__init__(folder / name, {**own, **env}, options=options, constants=None if options else SHORT)
+        constants = {} if options else constants
+        super().__init__(folder / name, {**own, **env}, options=options, constants=constants)
         self.name = name
         self.is_in_use = True
         """Whether clients send to it."""
@@ -186,9 +194,11 @@ class Load:
 class Workers:
     """The group. Its methods block unless they are asynchronous."""
 
-    def __init__(self, folder: Path, env: Mapping[str, str], count: int) -> None:
+    def __init__(
+        self, folder: Path, env: Mapping[str, str], count: int, *, constants: Constants = SHORT
+    ) -> None:
         """Name so many workers of one topic; none is started yet."""
-        self._folder, self._env = folder, dict(env)
+        self._folder, self._env, self._constants = folder, dict(env), constants
         self.all = [self.new(f"worker-{number}") for number in range(count)]
         self.clients: list[Roamer] = []
         self._probes: list[Roamer] = []  # made beforehand: that takes 0.1 s each
@@ -197,7 +207,7 @@ class Workers:
 
     def new(self, name: str, **env: str) -> Worker:
         """Return a worker that is no member yet."""
-        return Worker(self._folder, name, {**self._env, **env})
+        return Worker(self._folder, name, {**self._env, **env}, constants=self._constants)
 
     @property
     def running(self) -> list[Worker]:

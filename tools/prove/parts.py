@@ -138,7 +138,7 @@ def network(proof: Proof, budget_s: float) -> Result:
 
 
 def reshard(proof: Proof, budget_s: float) -> Result:
-    """Workers and the command killed at the crash points of a plan, while a topic grows and shrinks."""
+    """Workers, the broker and the command killed at the steps of plans, by which a topic grows and shrinks."""
     everything = sum(len(cells_of(way)) for way in (GROWTH, SHRINK))
     count = max(2, min(everything, int(budget_s / CELL_S)))
     seed = str(proof.rng.randrange(10**6))
