@@ -207,7 +207,9 @@ class FencedProducer:
         if not self.is_confirmed:  # its leader may have forgotten the epoch, and who has fenced it
             raise NotAppendedError("the epoch is to be confirmed before a decision")
         place = self._cluster, self._connections, self._decisions
+        self._crashpoint("decide")
         offset = await append_decision(self._config, *place, record, self._producer, self._decided)
+        self._crashpoint("decided")
         self._decided += 1
         return offset
 

@@ -24,6 +24,7 @@ from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.plain_producer import PlainProducer
 from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
 from dedupe.storage.kafka.wire import NO_TOPIC_ID
+from dedupe.storage.log import Crashpoint, no_crashpoint
 from dedupe.storage.routing_records import (
     Close,
     Note,
@@ -68,6 +69,7 @@ class RoutingTopic:
         cluster: KafkaCluster,
         key: RoutingKey,
         log_id: Callable[[], str],
+        crashpoint: Crashpoint = no_crashpoint,
     ) -> None:
         """Connect to nothing yet; `log_id` returns the id of the cluster."""
         self.name = routing_topic_of(key.topic)
@@ -75,6 +77,7 @@ class RoutingTopic:
         self._cluster = cluster
         self._key = key
         self._log_id = log_id
+        self._crashpoint = crashpoint
         self._tp = TopicPartition(self.name, NOTES_PARTITION)
         self._producer = PlainProducer(config, cluster, self._tp)
         self._notes = Notes()
@@ -107,14 +110,17 @@ class RoutingTopic:
             ConfigurationError: a right is missing.
         """
         await self._write(partial(note_record, note))
+        self._crashpoint("noted")
 
     async def write_plan(self, plan: Plan) -> None:
         """Write a plan. Raises as `note` does."""
         await self._write(partial(plan_record, plan))
+        self._crashpoint("planned")
 
     async def write_marking(self, marking: Marking) -> None:
         """Write more marks of a plan. Raises as `note` does."""
         await self._write(partial(marking_record, marking))
+        self._crashpoint("marked")
 
     async def close_plan(self, number: int) -> None:
         """Write the wish that a plan end. Raises as `note` does."""

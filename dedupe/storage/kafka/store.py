@@ -29,7 +29,9 @@ class KafkaStore:
         self.cluster = KafkaCluster(config)
         self.fences: KeptFences[KafkaFence] = KeptFences()
         self._log_id = config.bootstrap_servers
-        self._routing = RoutingTopic(config, self.cluster, routing, lambda: self._log_id) if routing else None
+        self._routing = (
+            RoutingTopic(config, self.cluster, routing, lambda: self._log_id, crashpoint) if routing else None
+        )
 
     @classmethod
     async def open(
