@@ -66,7 +66,7 @@ from dedupe.partition.snapshotter import Snapshotter
 from dedupe.partition.supervisor import LocalLanes
 from dedupe.router import Router
 from dedupe.storage.index import IndexStore
-from dedupe.storage.log import Crashpoint
+from dedupe.storage.log import Crashpoint, no_crashpoint
 from dedupe.storage.snapshots.store import SnapshotStore
 
 logger = structlog.get_logger(__name__)
@@ -213,7 +213,17 @@ def build_plan_watch(
             await asyncio.to_thread(store.close)
 
     plan, begun = opened.division.layout.plan, opened.division.layout.open
-    return PlanWatch(opened.plans, topic, prepare, plan, begun, house.plan_progress, house.clock, is_due)
+    return PlanWatch(
+        opened.plans,
+        topic,
+        prepare,
+        plan,
+        begun,
+        house.plan_progress,
+        house.clock,
+        is_due,
+        house.crashpoint or no_crashpoint,
+    )
 
 
 def index_names(router: Router, layout: Layout) -> set[str]:

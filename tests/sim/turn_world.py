@@ -163,7 +163,7 @@ class TurnWorker(Worker):
 
     async def _run_round(self, store: SimStore, router: Router) -> list[int] | None:
         """As app.main._Process._run_round."""
-        turn = NotedTurn(self.gate, answer_s=DEADLINE_S)
+        turn = NotedTurn(self.gate, store.fences, answer_s=DEADLINE_S)
         turn.note = self._reach
         layout = router.layout
         prepare = partial(self._prepare, store, router)
@@ -174,7 +174,7 @@ class TurnWorker(Worker):
                 router,
                 self.lanes,
                 self._servers,
-                [open_gate(self.gate, router), watch.run()],
+                [open_gate(self.gate, router, store.fences), watch.run()],
                 stop=self._stop_event,
                 turn=turn,
                 drain_timeout_s=DRAIN_S,

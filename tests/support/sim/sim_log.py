@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -28,6 +28,7 @@ from dedupe.model.errors import (
 )
 from dedupe.model.types import LogRecord, NewRecord, Offset
 from dedupe.storage.fencing_appender import FencingAppender
+from dedupe.storage.kept_fences import KeptFences
 from dedupe.storage.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
 from dedupe.storage.notes import BEGUN_EMPTY, SESSIONS
 from tests.support.sim.faults import NO_FAULTS, OnFault, SimDice, SimFaults, ignore_fault
@@ -54,6 +55,18 @@ class Request:
     """Behind what its writer has sent before; a leader that lacks some of it sees a gap of sequences."""
     records: Sequence[NewRecord]
     base: Offset | None = None  # once it is in the log
+
+
+class SimFence(NamedTuple):
+    """A fence that a log leaves to the next one, see KeptFences."""
+
+    epoch: int
+    end: Offset
+    incarnation: int
+    decisions: Sequence[LogRecord]
+
+    def close(self) -> None:
+        """There is nothing to release."""
 
 
 class SimPartition:
@@ -180,6 +193,7 @@ class SimStore:
             on_fault: told of every fault that befalls this connection's calls of partitions.
         """
         self.rng = SimDice(faults)
+        self.fences: KeptFences[SimFence] = KeptFences()
         self.on_fault = on_fault
         self.crashpoint = crashpoint
         self.is_available = True
@@ -274,6 +288,10 @@ class SimStore:
     def deciding_log(self, topic: str, partition: int) -> "SimDecidingLog":
         return SimDecidingLog(self, topic, partition)
 
+    def release_fence(self, topic: str, partition: int) -> None:
+        """See DividedStore."""
+        self.fences.release((topic, partition))
+
     def appender(self, topic: str) -> FencingAppender:
         return FencingAppender(self.partition_log(topic, 0))
 
@@ -294,6 +312,7 @@ class SimStore:
 
     async def close(self) -> None:
         """See LogStore. The log itself stays."""
+        self.fences.end()
 
     async def pass_time(self, span: Span, share: float = 1.0) -> None:
         """Let a share of a drawn time pass."""
@@ -323,11 +342,13 @@ class SimLog:
         self._epoch: int | None = None
         self._expected: Offset = 0
         self._incarnation = 0
+        self.decisions: Sequence[LogRecord] = ()
         self._logger = structlog.get_logger(__name__).bind(topic=topic, partition=partition)
         self.pause_after_append_s = self.throttled_s = 0.0
 
     async def fence(self) -> Offset:
-        self._epoch = None
+        if self._takes_fence():
+            return self._expected
         await self._call(RetriableError, self._store.times.fence, 1 / 2)
         self._incarnation = self._partition.incarnation
         epoch = self._partition.fence()
@@ -421,7 +442,18 @@ class SimLog:
 
     async def close(self) -> None:
         """See PartitionLog. Idempotent."""
+        epoch, self._epoch = self._epoch, None
+        if epoch is not None and self._store.fences.is_keeping:
+            fence = SimFence(epoch, self._expected, self._incarnation, self.decisions)
+            self._store.fences.leave((self._topic, self._number), fence)
+
+    def _takes_fence(self) -> bool:
+        """Whether the partition's last log has left its fence to this one."""
         self._epoch = None
+        if (kept := self._store.fences.take((self._topic, self._number))) is not None:
+            self._epoch, self._expected, self._incarnation, self.decisions = kept
+            self._partition.hidden_from = None  # readers wait until they see all that was answered
+        return kept is not None
 
     async def _answer_late(self) -> None:
         """Raise OutcomeUnknownError where the answer to an append is late or lost."""
@@ -516,12 +548,12 @@ class SimDecidingLog(SimLog):
 
     def __init__(self, store: SimStore, topic: str, partition: int) -> None:
         super().__init__(store, topic, partition)
-        self.decisions: list[LogRecord] = []
         self._beside = store.decisions.setdefault((topic, partition), SimPartition())
 
     async def fence(self) -> Offset:
         """Take an epoch, have both marked in any order, then read both: each step may be the last."""
-        self._epoch = None
+        if self._takes_fence():
+            return self._expected
         steps = self._store.times.fence, 1 / 4
         await self._call(RetriableError, *steps)
         self._incarnation = self._partition.incarnation
