@@ -41,6 +41,7 @@ from app.process.life import (
     Turn,
     bind,
     first_of,
+    goes_on,
     stop_signals,
     supervise,
     url_of,
@@ -142,7 +143,7 @@ class _Process:
         opened: OpenLog | None = None
         background: list[asyncio.Task[None]] = []
         async with AsyncExitStack() as logs:
-            while not self._stop.is_set():
+            while goes_on(self._stop, owned):
                 opened = await self._opened(logs, opened, owned, accepted_day)
                 if opened is None:
                     break
@@ -210,7 +211,7 @@ class _Process:
         Run a round until stopped, or its turn.
 
         Returns:
-            The clean partitions that it owned last; None if it was fenced by the plan's other owners.
+            See Turn.owned; None also if it was fenced by the plan's other owners.
         """
         gate = self._gates[0]
         turn = Turn(gate, opened.fences, answer_s=settings.limits.answer_timeout)

@@ -11,12 +11,16 @@ from contextvars import Context
 from random import Random
 from typing import Any
 
+import pytest
+
 from tests.sim.seeds import each_seed
 from tests.sim.turn_load import Load
-from tests.sim.turn_world import STEPS, TurnWorker, TurnWorld
+from tests.sim.turn_world import BEGUN, DUE, LEFT, STEPS, TurnWorker, TurnWorld
 
 WHOLE_S = 60.0
 """After a plan was carried out, and all that lasts is over (R10)."""
+STOPPED_S = 1.0
+"""The longest that a client waits when a worker is stopped meanwhile: its lanes move, too."""
 EVERY_S = 0.02
 QUIET_S = 0.3
 FAULTS = ("kill", "freeze", "stop")
@@ -25,11 +29,11 @@ FAULTS = ("kill", "freeze", "stop")
 class Misfortune:
     """What befalls the n-th worker that reaches a step of its turn."""
 
-    def __init__(self, group: TurnWorld, rng: Random) -> None:
-        self.step, self.fault = rng.choice(STEPS), rng.choice(FAULTS)
+    def __init__(self, rng: Random, step: str, fault: str, number: int) -> None:
+        self.step, self.fault = step, fault
         self.lasts_s = rng.choice((0.05, 1.0, 7.0, 20.0))
-        self._group, self._rng = group, rng
-        self._left = rng.randint(1, 3)
+        self._rng = rng
+        self._left = number
         self._running: asyncio.Task[None] | None = None
 
     def __str__(self) -> str:
@@ -70,7 +74,7 @@ async def test_misfortune_at_any_step_of_a_plan_is_got_over(seed: int) -> None:
     async with TurnWorld("a", "b", "c", seed=seed) as group:
         await group.start()
         load = Load(group, rng)
-        misfortune = Misfortune(group, rng)
+        misfortune = Misfortune(rng, rng.choice(STEPS), rng.choice(FAULTS), rng.randint(1, 3))
         for partitions in rng.choice(((4,), (4, 2), (4, 8), (6, 4))):
             group.on_step = misfortune.on_step
             async with load.running(every_s=EVERY_S):
@@ -81,4 +85,29 @@ async def test_misfortune_at_any_step_of_a_plan_is_got_over(seed: int) -> None:
                 await misfortune.end()
                 await group.settle(WHOLE_S)
             assert group.layout.partitions == partitions, misfortune
+        await group.judge()
+
+
+@pytest.mark.regression(
+    "A worker that was stopped while it left off for a plan had all others wait 5 s for it."
+)
+@pytest.mark.parametrize(
+    ("step", "number"), [*((step, 1) for step in STEPS), (DUE, 3), (LEFT, 3), (BEGUN, 3)]
+)
+async def test_worker_that_is_stopped_at_any_step_ends_its_turn_first(step: str, number: int) -> None:
+    async with TurnWorld("a", "b", "c") as group:
+        await group.start()
+        load, misfortune = Load(group, Random(0)), Misfortune(Random(0), step, "stop", number)
+        group.on_step = misfortune.on_step
+        async with load.running(every_s=EVERY_S):
+            await asyncio.sleep(QUIET_S)
+            command = group.plan(4)
+            await group.until(lambda: bool(group.steps))
+            await group.until(lambda: group.are_serving)
+            await misfortune.end()
+            await command
+        await group.settle(WHOLE_S)
+
+        assert not load.refused()
+        assert max(asked.took_s for asked in load.asked) <= STOPPED_S
         await group.judge()

@@ -20,7 +20,7 @@ from app.cli.resharding import Resharding, Wanted
 from app.group import GroupBefore
 from app.process.background_tasks import open_gate
 from app.process.gate import Gate
-from app.process.life import DRAIN_LINGER_S, Lanes, Servers, Turn, supervise
+from app.process.life import DRAIN_LINGER_S, Lanes, Servers, Turn, goes_on, supervise
 from app.process.plan_progress import PlanProgress
 from app.process.plan_watch import PlanWatch
 from app.stores import START_RETRY_S
@@ -116,7 +116,7 @@ class TurnWorker(Worker):
         async with asyncio.TaskGroup() as running:
             opening = running.create_task(self._open())
             running.create_task(self._servers.run())
-            while not self._stop_event.is_set():
+            while goes_on(self._stop_event, owned):
                 store = await self._opened(store, owned)
                 is_first = self.world.router is None
                 router = self.world.router = self.world.build(store=store)
