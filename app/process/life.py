@@ -330,7 +330,7 @@ def goes_on(stop: asyncio.Event, owned: Sequence[int] | None) -> bool:
     Args:
         stop: set once the process is to end.
         owned: as Turn has it after the last round, which may have ended because of `stop`, and then is None.
-            Who has left off for a plan ends its turn although it is to stop: all others wait for what it owns.
+            Who has left off for a plan ends its turn although it is to stop: others wait for what it owns.
     """
     return owned is not None or not stop.is_set()
 
@@ -339,7 +339,7 @@ async def _begin(router: Router) -> None:
     """Wait until all partitions of a round that goes on after a plan have served, within BEGIN_S."""
     with suppress(TimeoutError):
         async with asyncio.timeout(BEGIN_S):
-            while router.goes_on and not router.has_served:
+            while router.goes_on and not router.has_served:  # noqa: ASYNC110 - as open_gate
                 await asyncio.sleep(BEGIN_POLL_S)
 
 
