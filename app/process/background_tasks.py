@@ -65,6 +65,7 @@ async def open_gate(gate: Gate, router: Router, fences: KeptFences[Any]) -> None
     What is kept of the last round's fences is given up then: a lane that comes later fences anew.
     """
     is_in_group = router.standing is not None
+    router.is_paused = router.goes_on
     with suppress(TimeoutError):
         async with asyncio.timeout(GATE_S):
             while not router.has_served:
@@ -72,6 +73,7 @@ async def open_gate(gate: Gate, router: Router, fences: KeptFences[Any]) -> None
                     gate.open()
                 await asyncio.sleep(GATE_POLL_S)
     gate.open()
+    router.is_paused = False
     fences.end()
 
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -32,6 +32,7 @@ from dedupe.storage.kept_fences import KeptFences
 from dedupe.storage.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
 from dedupe.storage.notes import BEGUN_EMPTY, SESSIONS
 from tests.support.sim.faults import NO_FAULTS, OnFault, SimDice, SimFaults, ignore_fault
+from tests.support.sim.log_times import LogTimes, Span
 
 READ_RECORDS_MAX = 100
 """One batch of a read. Small, so that tests of moderate size see several."""
@@ -202,6 +203,9 @@ class SimStore:
         """Leaders to which large packets of this connection vanish: appends, and probes."""
         self.latency_s: dict[str, float] = {}
         """How long each answer of a leader takes."""
+        self.routing_topic: Any = None  # of a process that knows of plans
+        self.times = LogTimes()
+        """How long everybody's answers take."""
         self.leaders: dict[tuple[str, int], str] = {}
         """Of partitions, for all connections; the others have LEADER."""
         self._log_id = log_id
@@ -223,6 +227,7 @@ class SimStore:
         other.decisions = self.decisions
         other.epochs = self.epochs
         other.leaders = self.leaders
+        other.times = self.times
         return other
 
     def mend(self) -> None:
@@ -309,7 +314,13 @@ class SimStore:
         """See LogStore. The log itself stays."""
         self.fences.end()
 
+    async def pass_time(self, span: Span, share: float = 1.0) -> None:
+        """Let a share of a drawn time pass."""
+        if (taken_s := share * self.rng.seconds(*span)) > 0:
+            await asyncio.sleep(taken_s)
+
     async def _reach(self) -> None:
+        await self.pass_time(self.times.ask)
         await self.rng.step()
         if not self.is_available:
             raise RetriableError("the simulated log is unavailable")
@@ -338,10 +349,11 @@ class SimLog:
     async def fence(self) -> Offset:
         if self._takes_fence():
             return self._expected
-        await self._call(RetriableError)
+        await self._call(RetriableError, self._store.times.fence, 1 / 2)
         self._incarnation = self._partition.incarnation
         epoch = self._partition.fence()
         end = self._expected = self._partition.high_watermark
+        await self._store.pass_time(self._store.times.fence, 1 / 2)
         await self._rng.step()
         if self._strikes("lose_reply"):
             raise RetriableError("simulated: the fence was not answered")
@@ -401,7 +413,7 @@ class SimLog:
         if epoch is None:
             raise NotAppendedError("this writer has not fenced the partition since its last error")
         await self._send_large(OutcomeUnknownError)
-        await self._call(NotAppendedError)
+        await self._call(NotAppendedError, self._store.times.produce, 1 / 2)
         self._check_room()
         if self._strikes("rival"):
             self._partition.fence()
@@ -418,6 +430,7 @@ class SimLog:
         if self._strikes("delay_sight"):
             self._partition.hidden_from = base
         self._store.crashpoint("commit")
+        await self._store.pass_time(self._store.times.produce, 1 / 2)
         await self._rng.step()
         if self._partition.replicas_s:
             await asyncio.sleep(self._partition.replicas_s)
@@ -481,9 +494,16 @@ class SimLog:
             raise OutcomeUnknownError("simulated: the append was not answered", is_unanswered=True)
         raise err("simulated: no answer in time")
 
-    async def _call(self, refusal: type[RetriableError]) -> None:
-        """Reach the broker, or raise `refusal`. What is still under way there may arrive just before."""
+    async def _call(
+        self, refusal: type[RetriableError], takes: Span | None = None, share: float = 1.0
+    ) -> None:
+        """
+        Reach the broker, or raise `refusal`. What is still under way there may arrive just before.
+
+        It takes a share of a drawn time, that of a question unless another one is given.
+        """
         await self._rng.step()
+        await self._store.pass_time(self._store.times.ask if takes is None else takes, share)
         if self._store.latency_s:
             await asyncio.sleep(self._store.latency_s.get(self.leader, 0.0))
         err = OutcomeUnknownError if refusal is NotAppendedError else refusal
@@ -534,7 +554,8 @@ class SimDecidingLog(SimLog):
         """Take an epoch, have both marked in any order, then read both: each step may be the last."""
         if self._takes_fence():
             return self._expected
-        await self._call(RetriableError)
+        steps = self._store.times.fence, 1 / 4
+        await self._call(RetriableError, *steps)
         self._incarnation = self._partition.incarnation
         both = [self._partition, self._beside]
         epoch = self._store.epochs[self._topic, self._number] = 1 + max(
@@ -543,13 +564,13 @@ class SimDecidingLog(SimLog):
         if self._rng.says(0.5):
             both.reverse()
         for part in both:
-            await self._call(RetriableError)
+            await self._call(RetriableError, *steps)
             self._arrive_late()
             if part.epoch >= epoch or self._store.epochs[self._topic, self._number] != epoch:
                 raise RetriableError("simulated: another owner takes the partition over")
             part.mark(epoch)
         end = self._expected = self._partition.high_watermark
-        await self._call(RetriableError)
+        await self._call(RetriableError, *steps)
         self.decisions = list(self._beside.records)
         if self._strikes("lose_reply"):
             raise RetriableError("simulated: the fence was not answered")
@@ -562,7 +583,7 @@ class SimDecidingLog(SimLog):
         if epoch is None:
             raise NotAppendedError("this owner has not fenced the partition since its last error")
         await self._send_large(OutcomeUnknownError)
-        await self._call(NotAppendedError)
+        await self._call(NotAppendedError, self._store.times.produce, 1 / 2)
         if self._strikes("refuse"):
             raise NotAppendedError("simulated: the leader refused the decision")
         request = Request(epoch, 0, [record])
@@ -573,6 +594,7 @@ class SimDecidingLog(SimLog):
             raise OutcomeUnknownError("simulated: the decision is still under way")
         self._beside.arrive(request)
         self._store.crashpoint("decided")
+        await self._store.pass_time(self._store.times.produce, 1 / 2)
         await self._rng.step()
         await self._answer_late()
         self._epoch = epoch
