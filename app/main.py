@@ -43,6 +43,7 @@ from app.process.life import (
     first_of,
     stop_signals,
     supervise,
+    unless_set,
     url_of,
 )
 from app.process.plan_progress import PlanProgress
@@ -143,7 +144,8 @@ class _Process:
         background: list[asyncio.Task[None]] = []
         async with AsyncExitStack() as logs:
             while not self._stop.is_set():
-                opened = await self._opened(logs, opened, owned, accepted_day)
+                opening = self._opened(logs, opened, owned, accepted_day)
+                opened = await unless_set(self._stop, opening)  # others decide what is not decided yet
                 if opened is None:
                     break
                 layout = opened.division.layout
@@ -183,7 +185,7 @@ class _Process:
         opened: OpenLog | None,
         owned: Sequence[int] | None,
         accepted_day: date | None,
-    ) -> OpenLog | None:
+    ) -> OpenLog:
         """Return the log for the next round, open: that of the last one, if that has left it as it should."""
         if opened is not None and owned is not None:
             try:
@@ -196,13 +198,11 @@ class _Process:
         opened = await open_log(
             self._settings,
             self._crashpoint or no_crashpoint,
-            self._stop,
             self._clock,
             accepted_day=accepted_day,
             owned=owned or (),
         )
-        if opened is not None:
-            logs.push_async_callback(opened.store.close)
+        logs.push_async_callback(opened.store.close)
         return opened
 
     async def _run_round(self, settings: Settings, opened: OpenLog, this: Round) -> Sequence[int] | None:

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import structlog
 import uvicorn
@@ -44,6 +44,8 @@ FILES_RESERVED = 1024
 
 HTTPProtocol: TypeAlias = Callable[..., asyncio.Protocol] | str
 """Creates the protocol of a connection, or is uvicorn's name of a protocol."""
+
+T = TypeVar("T")
 
 logger = structlog.get_logger(__name__)
 
@@ -324,3 +326,15 @@ async def first_set(*events: asyncio.Event) -> None:
     finally:
         for each in waiting:
             each.cancel()
+
+
+async def unless_set(stop: asyncio.Event, doing: Coroutine[Any, Any, T]) -> T | None:
+    """Return what a coroutine returns; if `stop` is set before, cancel it, wait for that, and return None."""
+    task, stopping = asyncio.ensure_future(doing), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
+        return await task if task.done() else None
+    finally:
+        stopping.cancel()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
