@@ -223,6 +223,7 @@ def planned(workers: Workers, cell: Cell, *, crash: Crash | None = None) -> Comp
         is_passing = NOT_NOW in done.stderr or (cell.role == BROKER and done.returncode == 1)
         if not is_passing or time.monotonic() > deadline:
             return done
+        print(f"{cell}: {done.stderr.decode().strip()}")
 
 
 def victims_of(workers: Workers, cell: Cell, rng: random.Random) -> list[Worker]:
