@@ -34,6 +34,7 @@ from app.process.background_tasks import open_gate
 from app.process.gate import Gate
 from app.process.interpreter import tune_interpreter
 from app.process.life import (
+    BEGIN_S,
     DRAIN_LINGER_S,
     Server,
     Servers,
@@ -41,6 +42,7 @@ from app.process.life import (
     Turn,
     bind,
     first_of,
+    goes_on,
     stop_signals,
     supervise,
     unless_set,
@@ -143,9 +145,10 @@ class _Process:
         opened: OpenLog | None = None
         background: list[asyncio.Task[None]] = []
         async with AsyncExitStack() as logs:
-            while not self._stop.is_set():
+            while goes_on(self._stop, owned):
                 opening = self._opened(logs, opened, owned, accepted_day)
-                opened = await unless_set(self._stop, opening)  # others decide what is not decided yet
+                grace_s = 0.0 if owned is None else BEGIN_S  # others decide what is not decided by then
+                opened = await unless_set(self._stop, opening, grace_s=grace_s)
                 if opened is None:
                     break
                 layout = opened.division.layout
@@ -210,7 +213,7 @@ class _Process:
         Run a round until stopped, or its turn.
 
         Returns:
-            The clean partitions that it owned last; None if it was fenced by the plan's other owners.
+            See Turn.owned; None also if it was fenced by the plan's other owners.
         """
         gate = self._gates[0]
         turn = Turn(gate, opened.fences, answer_s=settings.limits.answer_timeout)

@@ -71,6 +71,7 @@ async def open_gate(gate: Gate, router: Router, fences: KeptFences[Any]) -> None
             while not router.has_served:
                 if is_in_group and any(route.is_serving for route in router.routes):
                     gate.open()
+                    router.is_paused = False
                 await asyncio.sleep(GATE_POLL_S)
     gate.open()
     router.is_paused = False

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from dedupe.model.slots import PartitionMap
 from tests.sim.turn_world import TurnWorld
 
-EVERY_S = 0.002
+EVERY_S = 0.001
 COPIES = 0.2
 """The share of requests whose id was sent before, and may be under way."""
 

@@ -20,7 +20,8 @@ from app.cli.resharding import Resharding, Wanted
 from app.group import GroupBefore
 from app.process.background_tasks import open_gate
 from app.process.gate import Gate
-from app.process.life import DRAIN_LINGER_S, Lanes, Servers, Turn, supervise
+from app.process.life import BEGIN_S, DRAIN_LINGER_S, Lanes, Servers, Turn
+from app.process.life import goes_on, supervise, unless_set
 from app.process.plan_progress import PlanProgress
 from app.process.plan_watch import PlanWatch
 from app.stores import START_RETRY_S
@@ -45,11 +46,12 @@ WINDOW_S, REMEMBERED_S = 3600.0, 24 * 3600.0
 CLIENT_S = 2 * DEADLINE_S + 0.5
 """How long clients wait: a request may wait for its answer as long in front of the gate, and again inside."""
 
-DUE, LEFT, DECIDED, SETTLED, BEGUN, OPENED = "due", "left off", "decided", "settled", "begun", "opened"
-STEPS = (DUE, LEFT, DECIDED, SETTLED, BEGUN, OPENED)
+DUE, LEFT, DECIDING, DECIDED = "due", "left off", "deciding", "decided"
+SETTLED, BEGUN, OPENED = "settled", "begun", "opened"
+STEPS = (DUE, LEFT, DECIDING, DECIDED, SETTLED, BEGUN, OPENED)
 """
-Of one worker's turn: its round is to end, and has ended; it has decided of one partition, knows all
-decisions, and begins the next round; requests are let in.
+Of one worker's turn: its round is to end, and has ended; it has sent and made a decision, of one partition;
+knows all decisions, and begins the next round; requests are let in.
 """
 
 
@@ -115,8 +117,11 @@ class TurnWorker(Worker):
         async with asyncio.TaskGroup() as running:
             opening = running.create_task(self._open())
             running.create_task(self._servers.run())
-            while not self._stop_event.is_set():
-                store = await self._opened(store, owned)
+            while goes_on(self._stop_event, owned):
+                grace_s = 0.0 if owned is None else BEGIN_S
+                store = await unless_set(self._stop_event, self._opened(store, owned), grace_s=grace_s)
+                if store is None:
+                    break
                 is_first = self.world.router is None
                 router = self.world.router = self.world.build(store=store)
                 self._join(before)
@@ -224,8 +229,8 @@ class TurnWorker(Worker):
         self.group.reach(self, step)
 
     def _crashpoint(self, step: str) -> None:
-        if step == "decided":
-            self._reach(DECIDED)
+        if step in ("decide", "decided"):
+            self._reach(DECIDING if step == "decide" else DECIDED)
 
     # ---- its clients
 
