@@ -99,6 +99,8 @@ def plan(
     It is refused while the gateway at --url, or a worker of its group, does not answer, is of an older
     version, or must not end now (see `gateway group`), for example since a partition has no standby; and if
     this command has a shorter window or session lease than that gateway, which would forget ids by the plan.
+    Without --now it is also refused if new indexes follow from too many logs to be prepared, as where 32
+    partitions become 2: it says in which steps it can be done.
     Exit codes: 0 divided, 1 the cluster does not answer, 2 it is refused, 3 the log is of another secret.
 
     Example: `gateway reshard plan --partitions 16 --dry-run`, then `gateway reshard plan --partitions 16`
