@@ -43,6 +43,7 @@ from app.process.life import (
     first_of,
     stop_signals,
     supervise,
+    unless_set,
     url_of,
 )
 from app.process.plan_progress import PlanProgress
@@ -72,7 +73,7 @@ async def serve(
         settings: complete and free of contradictions.
         accepted_day: the date in UTC for which the operator vouches for the clock.
         is_sharing_ports: whether other workers of this machine listen on the same ports.
-        crashpoint: called after each commit step; tests end the process in it.
+        crashpoint: called after each step of a commit, and of a plan; tests end the process in it.
 
     Raises:
         ConfigurationError: it must not start like this.
@@ -143,7 +144,8 @@ class _Process:
         background: list[asyncio.Task[None]] = []
         async with AsyncExitStack() as logs:
             while not self._stop.is_set():
-                opened = await self._opened(logs, opened, owned, accepted_day)
+                opening = self._opened(logs, opened, owned, accepted_day)
+                opened = await unless_set(self._stop, opening)  # others decide what is not decided yet
                 if opened is None:
                     break
                 layout = opened.division.layout
@@ -183,24 +185,24 @@ class _Process:
         opened: OpenLog | None,
         owned: Sequence[int] | None,
         accepted_day: date | None,
-    ) -> OpenLog | None:
+    ) -> OpenLog:
         """Return the log for the next round, open: that of the last one, if that has left it as it should."""
         if opened is not None and owned is not None:
             try:
-                return await go_on_with(opened, self._settings, self._clock, owned)
+                gone_on = await go_on_with(opened, self._settings, self._clock, owned)
+                self._reach("settled")
+                return gone_on
             except RetriableError as err:
                 logger.warning("the log is opened again", reason=str(err))
         await logs.aclose()
         opened = await open_log(
             self._settings,
             self._crashpoint or no_crashpoint,
-            self._stop,
             self._clock,
             accepted_day=accepted_day,
             owned=owned or (),
         )
-        if opened is not None:
-            logs.push_async_callback(opened.store.close)
+        logs.push_async_callback(opened.store.close)
         return opened
 
     async def _run_round(self, settings: Settings, opened: OpenLog, this: Round) -> Sequence[int] | None:
@@ -211,8 +213,8 @@ class _Process:
             The clean partitions that it owned last; None if it was fenced by the plan's other owners.
         """
         gate = self._gates[0]
-        turn = Turn(gate, answer_s=settings.limits.answer_timeout)
-        background_tasks = [*this.background_tasks, open_gate(gate, this.router)]
+        turn = Turn(gate, opened.fences, answer_s=settings.limits.answer_timeout)
+        background_tasks = [*this.background_tasks, open_gate(gate, this.router, opened.fences)]
         if opened.plans is not None:
             assert self._house is not None
             watch = build_plan_watch(settings, opened, this.router, self._house, turn.is_due)
@@ -236,7 +238,12 @@ class _Process:
             this.router.drain()
             logger.warning("the log is opened again", reason=str(first_of(group)))
             return None
+        self._reach("left_off")
         return turn.owned
+
+    def _reach(self, step: str) -> None:
+        if self._crashpoint is not None:
+            self._crashpoint(step)
 
     def _build_house(self, settings: Settings, index_files: int) -> House:
         refusals = RefusalCounts()

@@ -19,7 +19,7 @@ from app.cli.sizing import FILTER_BYTES_A_KEY, GB, INDEX_BYTES_A_KEY, RESTORED_P
 from app.cli.waiting import Waiting, progress_of
 from app.settings.model import Settings
 from dedupe.decide.layout import Layout
-from dedupe.decide.lineage import Level, Mark
+from dedupe.decide.lineage import Level, Lineage, Mark
 from dedupe.decide.planned import as_if_cut
 from dedupe.decide.resharding import (
     Decision,
@@ -166,6 +166,7 @@ class Resharding:
                     "state": state,
                     "inherits": [said(level) for level in lineage.levels] if lineage else [],
                     "begins": [start._asdict() for start in routing.starts_of(partition)],
+                    "lineage": lineage and _told(lineage),
                     "begun_with": routing.base,
                     "plan": routing.version.plan,
                 }
@@ -305,6 +306,13 @@ def said(level: Level) -> str:
     """Return a level in words."""
     since = f" from {level.start}" if level.start else ""
     return f"{level.partition}{since} below {level.end}"
+
+
+def _told(lineage: Lineage) -> dict[str, Any]:
+    """Return what an audit takes of a lineage: how it counts the records of each level."""
+    names = ("partition", "start", "end", "shift", "lane_seq_min")
+    levels = [{name: getattr(level, name) for name in names} for level in lineage.levels]
+    return {"begins_at": lineage.own_from, "levels": levels}
 
 
 def _shares(plan: Plan) -> Counter[tuple[int, int]]:

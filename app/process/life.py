@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import structlog
 import uvicorn
@@ -26,6 +26,7 @@ from app.process.gate import Gate
 from app.telemetry.stderr import drain_stderr
 from dedupe.model.errors import ConfigurationError, GatewayError
 from dedupe.router import Router
+from dedupe.storage.kept_fences import KeptFences
 
 SIGNAL_EXIT_CODE = 128
 """The exit code after a second signal is this plus the signal's number, as in shells."""
@@ -43,6 +44,8 @@ FILES_RESERVED = 1024
 
 HTTPProtocol: TypeAlias = Callable[..., asyncio.Protocol] | str
 """Creates the protocol of a connection, or is uvicorn's name of a protocol."""
+
+T = TypeVar("T")
 
 logger = structlog.get_logger(__name__)
 
@@ -247,18 +250,20 @@ class Servers:
 class Turn:
     """How a round of a process ends although the process goes on: the topic is being divided."""
 
-    def __init__(self, gate: Gate, *, answer_s: float) -> None:
+    def __init__(self, gate: Gate, fences: KeptFences[Any], *, answer_s: float) -> None:
         """
         Keep the gate as it is.
 
         Args:
             gate: that of the ingest port.
+            fences: the log's: those of the lanes that serve now are kept for the next round.
             answer_s: how long answers of requests that are inside may take.
         """
         self.is_due = asyncio.Event()
         self.owned: list[int] = []
         """Clean partitions that this process served when its round ended."""
         self._gate = gate
+        self._fences = fences
         self._answer_s = answer_s
 
     async def leave_off(self, router: Router, lanes: Lanes, *, drain_timeout_s: float) -> None:
@@ -269,6 +274,7 @@ class Turn:
         await self._gate.wait_until_empty(self._answer_s)
         await lanes.go_on()
         self.owned = [lane.partition for lane in router.lanes if lane.is_serving]
+        self._fences.keep()
         router.drain()
         await lanes.finish(drain_timeout_s)
 
@@ -320,3 +326,15 @@ async def first_set(*events: asyncio.Event) -> None:
     finally:
         for each in waiting:
             each.cancel()
+
+
+async def unless_set(stop: asyncio.Event, doing: Coroutine[Any, Any, T]) -> T | None:
+    """Return what a coroutine returns; if `stop` is set before, cancel it, wait for that, and return None."""
+    task, stopping = asyncio.ensure_future(doing), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
+        return await task if task.done() else None
+    finally:
+        stopping.cancel()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -229,3 +229,18 @@ async def test_clock_that_is_ahead_of_the_log_lets_nothing_be_forgotten() -> Non
     assert plan.read_from_ms > newest_ms
     assert 0 < marked.read_from_ms <= newest_ms - DAY_MS
     assert marked.marks
+
+
+async def test_status_says_as_what_each_index_counts_what_it_inherits() -> None:
+    world, _, command = await world_with_command()
+    await world.divide(2 * CLEAN.partitions)
+
+    rows = (await command.status())[0]
+
+    assert [row["lineage"] for row in rows[: CLEAN.partitions]] == [None] * CLEAN.partitions
+    for row in rows[CLEAN.partitions :]:
+        lineage = world.routing().lineages[row["partition"]]
+        (level,), begins_at = row["lineage"]["levels"], row["lineage"]["begins_at"]
+        told = (lineage.levels[0].partition, 0, lineage.levels[0].end, lineage.levels[0].shift)
+        assert (level["partition"], level["start"], level["end"], level["shift"], begins_at) == (*told, 0)
+        assert level["lane_seq_min"] == 0
