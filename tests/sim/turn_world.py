@@ -20,8 +20,7 @@ from app.cli.resharding import Resharding, Wanted
 from app.group import GroupBefore
 from app.process.background_tasks import open_gate
 from app.process.gate import Gate
-from app.process.life import BEGIN_S, DRAIN_LINGER_S, Lanes, Servers, Turn
-from app.process.life import goes_on, supervise, unless_set
+from app.process.life import BEGIN_S, DRAIN_LINGER_S, Lanes, Servers, Turn, goes_on, supervise, unless_set
 from app.process.plan_progress import PlanProgress
 from app.process.plan_watch import PlanWatch
 from app.stores import START_RETRY_S
