@@ -34,6 +34,7 @@ from app.process.background_tasks import open_gate
 from app.process.gate import Gate
 from app.process.interpreter import tune_interpreter
 from app.process.life import (
+    BEGIN_S,
     DRAIN_LINGER_S,
     Server,
     Servers,
@@ -44,6 +45,7 @@ from app.process.life import (
     goes_on,
     stop_signals,
     supervise,
+    unless_set,
     url_of,
 )
 from app.process.plan_progress import PlanProgress
@@ -144,7 +146,9 @@ class _Process:
         background: list[asyncio.Task[None]] = []
         async with AsyncExitStack() as logs:
             while goes_on(self._stop, owned):
-                opened = await self._opened(logs, opened, owned, accepted_day)
+                opening = self._opened(logs, opened, owned, accepted_day)
+                grace_s = 0.0 if owned is None else BEGIN_S  # others decide what is not decided by then
+                opened = await unless_set(self._stop, opening, grace_s=grace_s)
                 if opened is None:
                     break
                 layout = opened.division.layout
@@ -184,7 +188,7 @@ class _Process:
         opened: OpenLog | None,
         owned: Sequence[int] | None,
         accepted_day: date | None,
-    ) -> OpenLog | None:
+    ) -> OpenLog:
         """Return the log for the next round, open: that of the last one, if that has left it as it should."""
         if opened is not None and owned is not None:
             try:
@@ -197,13 +201,11 @@ class _Process:
         opened = await open_log(
             self._settings,
             self._crashpoint or no_crashpoint,
-            self._stop,
             self._clock,
             accepted_day=accepted_day,
             owned=owned or (),
         )
-        if opened is not None:
-            logs.push_async_callback(opened.store.close)
+        logs.push_async_callback(opened.store.close)
         return opened
 
     async def _run_round(self, settings: Settings, opened: OpenLog, this: Round) -> Sequence[int] | None:

@@ -119,25 +119,20 @@ def create_indexes(
 async def open_log(
     settings: Settings,
     crashpoint: Crashpoint,
-    stop: asyncio.Event,
     clock: Clock,
     *,
     accepted_day: date | None = None,
     owned: Sequence[int] = (),
-) -> OpenLog | None:
+) -> OpenLog:
     """
     Open the log with its topics for writing; retry for GATEWAY_START_TIMEOUT.
 
     Args:
         settings: the gateway's settings.
         crashpoint: called at the steps of a commit.
-        stop: ends the attempts.
         clock: this machine's clock.
         accepted_day: see check_clock.
         owned: clean partitions that this process served before, see Settling.settle.
-
-    Returns:
-        The log, None if `stop` was set.
 
     Raises:
         ConfigurationError: the gateway must not start with these settings, topics or clock.
@@ -146,7 +141,7 @@ async def open_log(
     """
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + settings.advanced.start_timeout
-    while not stop.is_set():
+    while True:
         try:
             return await _try_to_open(settings, crashpoint, clock, accepted_day, owned)
         except RetriableError as err:
@@ -156,7 +151,6 @@ async def open_log(
             if isinstance(clock, SystemClock):  # nothing has its time yet
                 follow_wall_clock(clock)
         await asyncio.sleep(START_RETRY_S)
-    return None
 
 
 async def _try_to_open(

@@ -99,6 +99,8 @@ def plan(
     It is refused while the gateway at --url, or a worker of its group, does not answer, is of an older
     version, or must not end now (see `gateway group`), for example since a partition has no standby; and if
     this command has a shorter window or session lease than that gateway, which would forget ids by the plan.
+    Without --now it is also refused if new indexes follow from too many logs to be prepared, as where 32
+    partitions become 2: it says in which steps it can be done.
     Exit codes: 0 divided, 1 the cluster does not answer, 2 it is refused, 3 the log is of another secret.
 
     Example: `gateway reshard plan --partitions 16 --dry-run`, then `gateway reshard plan --partitions 16`
@@ -142,9 +144,10 @@ def status(url: Url = DEFAULT_URL, admin_token: Token = None, output: Output = N
 
     A line has partition, slots (0: it rests), state, inherits (parts of logs that it reads before its own, in
     their order), begins (where each part of its own log begins, and the lane_seq of the first record there),
-    lag (offsets of what it inherits that its owner has yet to read before it serves, as the gateway at --url
-    knows; none if no gateway answers) and plan (how often the topic was planned anew). What happens next is
-    said on stderr. The Spark audit takes the JSON.
+    lineage (as what its index counts the records that it inherits), lag (offsets of what it inherits that its
+    owner has yet to read before it serves, as the gateway at --url knows; none if no gateway answers) and
+    plan (how often the topic was planned anew). What happens next is said on stderr. The Spark audit takes
+    the JSON.
 
     Example: `gateway reshard status`
     """

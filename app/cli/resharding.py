@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+from app.cli.levels import has_levels, steps_to
 from app.cli.sizing import FILTER_BYTES_A_KEY, GB, INDEX_BYTES_A_KEY, RESTORED_PER_S
 from app.cli.waiting import Waiting, progress_of
 from app.settings.model import Settings
 from dedupe.decide.layout import Layout
-from dedupe.decide.lineage import Level, Mark
+from dedupe.decide.lineage import Level, Lineage, Mark
 from dedupe.decide.planned import as_if_cut
 from dedupe.decide.resharding import (
     Decision,
@@ -116,6 +117,10 @@ class Resharding:
             share = f"{slots} of {len(routing.homes)} slots"
             self.settling.tell(f"partition {target} gets {share} of partition {source}")
         self.settling.tell(await self._cost_of(plan, routing))
+        if why := await self._why_unprepared(wanted, plan, routing):
+            if not is_dry and not is_now:
+                raise ConfigurationError(why)
+            self.settling.tell(why)
         if is_dry:
             return
         empty_until = await self._make_room(plan, routing, notice_s)
@@ -166,6 +171,7 @@ class Resharding:
                     "state": state,
                     "inherits": [said(level) for level in lineage.levels] if lineage else [],
                     "begins": [start._asdict() for start in routing.starts_of(partition)],
+                    "lineage": lineage and _told(lineage),
                     "begun_with": routing.base,
                     "plan": routing.version.plan,
                 }
@@ -189,6 +195,19 @@ class Resharding:
         _check_levels(plan, routing)
         return plan
 
+    async def _why_unprepared(self, wanted: Wanted, plan: Plan, routing: Routing) -> str | None:
+        """Return a sentence if a plan's indexes follow from too many logs to be prepared; else None."""
+        if is_growth(plan, routing) or (await self._marked(plan, routing)).marks:
+            return None
+        steps = wanted.partitions and steps_to(routing, wanted.partitions)
+        instead = "plan again once the window and the session lease have passed"
+        if steps:
+            instead = f"plan --partitions {steps[0]} first, and --partitions {steps[1]} when that has ended"
+        return (
+            "these indexes follow from too many logs to be prepared, and are read after the cut: events of "
+            f"these partitions get 503 for as many minutes; {instead}, or say --now"
+        )
+
     async def _marked(self, plan: Plan, routing: Routing) -> Plan:
         """Return a plan with marks, up to which partitions with records of their own can be prepared."""
         if is_growth(plan, routing):
@@ -200,12 +219,7 @@ class Resharding:
         plan = plan._replace(read_from_ms=min(plan.read_from_ms, forgotten_ms))
         _check_levels(plan, routing)
         marked = plan._replace(marks=marks)
-        if _has_levels(routing.with_plan(marked)):
-            return marked
-        self.settling.tell(
-            "too many pieces of logs are inherited to prepare indexes: they are read afterwards"
-        )
-        return plan
+        return marked if has_levels(routing.with_plan(marked)) else plan
 
     async def _marks_more(self) -> bool:
         """Mark an open plan anew, unless little was written since, which ends that; whether it was marked."""
@@ -216,7 +230,7 @@ class Resharding:
         ends = {mark.partition: mark.offset for mark in routing.marks[-1]}
         more = max(mark.offset - ends[mark.partition] for mark in marks)
         marked = replace(routing, marks=(*routing.marks, marks))
-        is_last = more <= signs.NEAR or len(routing.marks) >= MARKS_MAX or not _has_levels(marked)
+        is_last = more <= signs.NEAR or len(routing.marks) >= MARKS_MAX or not has_levels(marked)
         marking = Marking(routing.version.plan, () if is_last else marks, is_last, len(routing.marks))
         await self._plans.write_marking(marking)
         return not is_last
@@ -307,6 +321,13 @@ def said(level: Level) -> str:
     return f"{level.partition}{since} below {level.end}"
 
 
+def _told(lineage: Lineage) -> dict[str, Any]:
+    """Return what an audit takes of a lineage: how it counts the records of each level."""
+    names = ("partition", "start", "end", "shift", "lane_seq_min")
+    levels = [{name: getattr(level, name) for name in names} for level in lineage.levels]
+    return {"begins_at": lineage.own_from, "levels": levels}
+
+
 def _shares(plan: Plan) -> Counter[tuple[int, int]]:
     """Return how many slots a plan moves, by source and target."""
     shares: Counter[tuple[int, int]] = Counter()
@@ -317,17 +338,11 @@ def _shares(plan: Plan) -> Counter[tuple[int, int]]:
 
 def _check_levels(plan: Plan, routing: Routing) -> None:
     """Raise ConfigurationError if a partition would inherit more pieces than offsets can tell apart."""
-    if not _has_levels(routing.with_plan(plan)):
+    if not has_levels(routing.with_plan(plan)):
         raise ConfigurationError(
             f"a partition would inherit more than {LEVELS_MAX - 1} pieces of logs: plan again once the "
             "window and the session lease have passed"
         )
-
-
-def _has_levels(planned: Routing) -> bool:
-    """Whether lanes behind an open plan have a level for each part of a log that they inherit."""
-    lineages = as_if_cut(planned).lineages.values()
-    return max(len(lineage.levels) for lineage in lineages) < LEVELS_MAX
 
 
 def _behind(plan: Plan, routing: Routing, ends: Mapping[int, Offset]) -> Routing:

@@ -64,6 +64,7 @@ async def open_gate(gate: Gate, router: Router, fences: KeptFences[Any]) -> None
     In a group requests wait in the router for their own partitions, so the first that serves opens the gate.
     What is kept of the last round's fences is given up then: a lane that comes later fences anew.
     """
+    fences.hand_out()
     is_in_group = router.standing is not None
     router.is_paused = router.goes_on
     with suppress(TimeoutError):

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import structlog
 import uvicorn
@@ -47,6 +47,8 @@ FILES_RESERVED = 1024
 
 HTTPProtocol: TypeAlias = Callable[..., asyncio.Protocol] | str
 """Creates the protocol of a connection, or is uvicorn's name of a protocol."""
+
+T = TypeVar("T")
 
 logger = structlog.get_logger(__name__)
 
@@ -339,7 +341,7 @@ async def _begin(router: Router) -> None:
     """Wait until all partitions of a round that goes on after a plan have served, within BEGIN_S."""
     with suppress(TimeoutError):
         async with asyncio.timeout(BEGIN_S):
-            while router.goes_on and not router.has_served:  # noqa: ASYNC110 - as open_gate
+            while router.goes_on and not router.has_served:  # noqa: ASYNC110 - of all lanes' states
                 await asyncio.sleep(BEGIN_POLL_S)
 
 
@@ -351,3 +353,16 @@ async def first_set(*events: asyncio.Event) -> None:
     finally:
         for each in waiting:
             each.cancel()
+
+
+async def unless_set(stop: asyncio.Event, doing: Coroutine[Any, Any, T], *, grace_s: float = 0.0) -> T | None:
+    """Return what a coroutine returns; None if it goes on `grace_s` s after `stop`, and is cancelled."""
+    task, stopping = asyncio.ensure_future(doing), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task,), timeout=grace_s)
+        return await task if task.done() else None
+    finally:
+        stopping.cancel()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

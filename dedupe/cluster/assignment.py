@@ -91,6 +91,7 @@ class Assignment(NamedTuple):
     broken: tuple[str, ...] = ()  # "a -> b: why" of members of which a does not reach b
     next_owners: tuple[WorkerId, ...] = ()  # by lane: who follows it too, to own it then; empty if nobody
     inputs: Mapping[Place, WorkerId] = {}  # who reads a partition of an input; nobody those that are missing
+    plan: int = 0  # by which its lanes are numbered; also 0 from a leader of an earlier version
 
     def encoded(self) -> bytes:
         """Encode it as one JSON object; inputs only if there are any."""
@@ -111,6 +112,14 @@ class Assignment(NamedTuple):
     def is_of(self, lanes: int) -> bool:
         """Whether it is about this number of lanes."""
         return {*map(len, (self.owners, self.followers, self.next_owners or self.owners))} == {lanes}
+
+    def why_without(self, member: Member) -> str:
+        """Return why a member is none of those that it is about; empty if it is one."""
+        if member.worker in self.addresses:
+            return ""
+        if member.plan < self.plan:
+            return f"the group serves by plan {self.plan}, and this worker has only seen plan {member.plan}"
+        return "another worker has the same GATEWAY_WORKER_ID"
 
     def followers_of(self, lane: int) -> tuple[WorkerId, ...]:
         """Return who follows a lane: its standby and its next owner, as far as there are any."""

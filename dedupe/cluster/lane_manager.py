@@ -150,10 +150,9 @@ class LaneManager:
         self._claimed.clear()
         kept = [number for number in self._told_given_up if assignment.owners[number] == self.worker]
         self.hand_overs.take_back(kept)
-        is_member = self.worker in assignment.addresses
-        if not is_member:  # connections are by name: both would end each other's
-            logger.error("another worker has the same GATEWAY_WORKER_ID: this one serves nothing")
-        others = {name: at for name, at in assignment.addresses.items() if is_member and name != self.worker}
+        if why := assignment.why_without(self._member):  # of one name: both would end each other's links
+            logger.error("this worker serves nothing", reason=why)
+        others = {name: at for name, at in assignment.addresses.items() if not why and name != self.worker}
         self.directory.set_members(others)
         logger.info(
             "lanes assigned",

@@ -79,11 +79,6 @@ class LaneContext:
     rng: random.Random = field(default_factory=random.Random)
     crashpoint: Crashpoint | None = None  # tests end the process in it
 
-    def reach(self, step: str) -> None:
-        """Call the crash point, if there is one."""
-        if self.crashpoint is not None:
-            self.crashpoint(step)
-
     def index_of(self, partition: int) -> IndexIdentity:
         """Return which index a partition has."""
         return IndexIdentity(

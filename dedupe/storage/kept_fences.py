@@ -35,6 +35,10 @@ class KeptFences(Generic[Kept]):
         """Keep the fences of all logs that are closed from now on."""
         self.is_keeping = True
 
+    def hand_out(self) -> None:
+        """Keep no more: a round has begun, whose logs take what is kept."""
+        self.is_keeping = False
+
     def leave(self, partition: PartitionName, fence: Kept) -> None:
         """Keep a fence for the next log of its partition."""
         self.release(partition)
@@ -51,6 +55,6 @@ class KeptFences(Generic[Kept]):
 
     def end(self) -> None:
         """Keep no more, and forget what no log has taken."""
-        self.is_keeping = False
+        self.hand_out()
         for partition in [*self._kept]:
             self.release(partition)

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from dedupe.model.record import VERSION as VERSION_READ
+from pipeline.audit.distances import with_keys_between
 from pipeline.audit.division import UNDIVIDED, Division, Jump
 from pipeline.audit.links import links
 from pipeline.audit.rules import documents, flaw, has_checksum, is_as_written, is_erased, is_of_its_key
@@ -273,7 +274,9 @@ def repeated_hashes(checked: DataFrame) -> DataFrame:
     return hashes.where(F.col("copies") > 1).select("hash")
 
 
-def repeats(checked: DataFrame, hashes: DataFrame, bounds: DedupeBounds) -> DataFrame:
+def repeats(
+    checked: DataFrame, hashes: DataFrame, bounds: DedupeBounds, division: Division = UNDIVIDED
+) -> DataFrame:
     """Return every copy of an event but the first in the topic: a violation, allowed, or an open question."""
     copies = checked.where(F.col("event_key").isNotNull()).join(hashes, "hash", "left_semi")
     of_event = Window.partitionBy("event_key").orderBy("timestamp", "partition", "offset")
@@ -282,10 +285,11 @@ def repeats(checked: DataFrame, hashes: DataFrame, bounds: DedupeBounds) -> Data
         "*",
         *(
             F.lag(name).over(of_event).alias(f"earlier_{name}")
-            for name in ("timestamp", "partition", "lane_seq")
+            for name in ("timestamp", "partition", "offset", "lane_seq")
         ),
         *(column.alias(f"first_{name}") for name, column in first.items()),
     ).where(F.col("is_new") & F.col("earlier_timestamp").isNotNull())
+    compared = compared.transform(with_keys_between, division)
     is_same = F.col("fingerprint") == F.col("first_fingerprint")
     return affected(
         compared,
@@ -342,15 +346,13 @@ def outside_retention(checked: DataFrame, retention: timedelta) -> DataFrame:
 
 
 def is_forgotten(bounds: DedupeBounds) -> Column:
-    """Whether a known bound lets a gateway accept the copy as a new event."""
+    """Whether a known bound lets a gateway accept the copy as a new event; of distances.with_keys_between."""
     is_forgotten = F.lit(False)
     if bounds.window is not None:
         age = F.col("timestamp") - F.col("earlier_timestamp")
         is_forgotten = is_forgotten | (age >= F.lit(bounds.window))
     if bounds.keys_max is not None:
-        newer = F.col("lane_seq") - F.col("earlier_lane_seq")
-        is_same_lane = F.col("partition") == F.col("earlier_partition")
-        is_forgotten = is_forgotten | F.coalesce(is_same_lane & (newer > bounds.keys_max), F.lit(False))
+        is_forgotten = is_forgotten | F.coalesce(F.col("keys_between") > bounds.keys_max, F.lit(False))
     return is_forgotten
 
 

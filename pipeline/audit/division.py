@@ -1,9 +1,9 @@
 """How a topic was divided into other partitions, as `gateway reshard status --output json` says it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline.errors import UsageError
 
@@ -16,6 +16,23 @@ class Jump(NamedTuple):
     by: int
 
 
+OFFSET_END = 2**63 - 1
+"""Behind all offsets."""
+
+
+class Inherited(NamedTuple):
+    """As what the index of a partition counts the records of a part of a log, itself or another."""
+
+    partition: int  # that has the index
+    since: int  # offset of its first record that was written by this index
+    until: int  # behind the last one
+    source: int  # partition of the records that are counted
+    start: int  # offset of the first one
+    end: int  # behind the last one
+    shift: int  # between their lane_seq and that of the partition
+    lane_seq_min: int  # none counts as one before it
+
+
 class Division(NamedTuple):
     """The partitions that a topic began with, and how the records of others are numbered."""
 
@@ -25,6 +42,8 @@ class Division(NamedTuple):
     jumps: tuple[Jump, ...] = ()
     ends: Mapping[int, int] = {}
     """Offsets from which on partitions without slots have no records."""
+    inherited: tuple[Inherited, ...] = ()
+    """What each index counts: a pair of records that is in none of them is counted by none."""
 
     @classmethod
     def only(cls, begun_with: int) -> "Division":
@@ -39,7 +58,7 @@ UNDIVIDED = Division(0)
 def read_division(path: Path) -> Division:
     """Return what a file says. Raises UsageError."""
     begun_with, first_lane_seqs = 0, {}
-    jumps, ends = list[Jump](), dict[int, int]()
+    jumps, ends, inherited = list[Jump](), dict[int, int](), list[Inherited]()
     try:
         for line in path.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
@@ -51,8 +70,33 @@ def read_division(path: Path) -> Division:
             for start in others:
                 if by := int(start["lane_seq"]) - int(start["ended_seq"]):
                     jumps.append(Jump(partition, int(start["offset"]), by))
+            inherited += _inherited(row)
     except (OSError, ValueError, LookupError, TypeError) as err:
         raise UsageError(f"{path} is no output of `gateway reshard status --output json`: {err!r}") from None
     if not begun_with:
         raise UsageError(f"{path} names no partition")
-    return Division(begun_with, first_lane_seqs, tuple(jumps), ends)
+    return Division(begun_with, first_lane_seqs, tuple(jumps), ends, tuple(inherited))
+
+
+def _inherited(row: Mapping[str, Any]) -> Iterator[Inherited]:
+    """
+    Yield what each index counts that a partition has had.
+
+    What an earlier index has inherited is not said. So as few records are counted as can be: those of the
+    partition since it had that index.
+    """
+    partition, begins = int(row["partition"]), row["begins"]
+    # A command of before says nothing of indexes, so each part may have had one of its own.
+    lineage = row.get("lineage", {"begins_at": begins[-1]["offset"], "levels": []})
+    own_from = 0 if lineage is None else int(lineage["begins_at"])
+    starts = [(int(each["offset"]), int(each["lane_seq"])) for each in begins]
+    starts = [each for each in starts if each[0] <= own_from] or [(0, 0)]
+    ends = [offset for offset, _ in starts[1:]] + [OFFSET_END]
+    for (since, lane_seq), until in zip(starts, ends, strict=True):
+        yield Inherited(partition, since, until, partition, since, until, 0, 0)
+        is_told = bool(lineage and lineage["levels"]) and since == own_from
+        if since and not is_told:
+            yield Inherited(partition, since, until, partition, 0, since, 0, lane_seq - 1)
+    for level in lineage["levels"] if lineage else ():
+        part = [int(level[name]) for name in ("partition", "start", "end", "shift", "lane_seq_min")]
+        yield Inherited(partition, own_from, OFFSET_END, *part)

@@ -85,7 +85,9 @@ def find_faults(
     return collect_findings(checks.faulty(ordered))
 
 
-def find_repeats(checked: DataFrame, linked: DataFrame | None, bounds: DedupeBounds) -> dict[str, Finding]:
+def find_repeats(
+    checked: DataFrame, linked: DataFrame | None, bounds: DedupeBounds, division: Division = UNDIVIDED
+) -> dict[str, Finding]:
     """
     Return the events that are stored more than once, by kind.
 
@@ -93,13 +95,14 @@ def find_repeats(checked: DataFrame, linked: DataFrame | None, bounds: DedupeBou
         checked: of checks.with_earlier_keys.
         linked: of places.places, with those of earlier audits; None without client sessions.
         bounds: how far back ids are remembered.
+        division: what each partition's index counts.
     """
     found = list[DataFrame]()
     hashes = checks.repeated_hashes(checked)
     if not hashes.isEmpty():
-        found.append(checks.repeats(checked, hashes, bounds))
+        found.append(checks.repeats(checked, hashes, bounds, division))
     if linked is not None:
-        found.append(second_places(linked, bounds))
+        found.append(second_places(linked, bounds, division))
     return collect_findings(reduce(DataFrame.unionByName, found)) if found else {}
 
 

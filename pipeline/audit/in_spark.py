@@ -147,11 +147,12 @@ class SparkAudit:
         request, past = self.prepared.request, self.prepared.past
         self.log_progress(f"comparing the keys of {read.record_count:,} records")
         earlier = folder.matching_keys(past, checked, read.record_count) if folder else None
+        division = request.division or UNDIVIDED
         findings = evaluation.find_faults(
             checked,
             read.summaries,
             self.prepared.preceding,
-            request.division or UNDIVIDED,
+            division,
             outlives_retention=request.is_of_archive,
         )
         linked = None
@@ -160,7 +161,7 @@ class SparkAudit:
             earlier_links = folder.matching_links(past, linked) if folder else None
             linked = checks.with_earlier_keys(linked, earlier_links)
         own = checks.with_earlier_keys(checked, earlier)
-        findings |= evaluation.find_repeats(own, linked, self.prepared.bounds)
+        findings |= evaluation.find_repeats(own, linked, self.prepared.bounds, division)
         if request.retention is not None:
             findings |= evaluation.collect_findings(checks.outside_retention(checked, request.retention))
         return findings

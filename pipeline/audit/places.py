@@ -9,6 +9,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.audit.checks import ALLOWED_REPEAT, REPEATED, SECOND_PLACE, DedupeBounds, affected, is_forgotten
+from pipeline.audit.distances import with_keys_between
+from pipeline.audit.division import UNDIVIDED, Division
 
 
 def places(records: DataFrame) -> DataFrame:
@@ -16,13 +18,14 @@ def places(records: DataFrame) -> DataFrame:
     return records.select("*", F.explode("links").alias("tie")).select("*", "tie.link", "tie.is_id")
 
 
-def second_places(linked: DataFrame, bounds: DedupeBounds) -> DataFrame:
+def second_places(linked: DataFrame, bounds: DedupeBounds, division: Division = UNDIVIDED) -> DataFrame:
     """
     Return each new record whose event is stored before in another place.
 
     Args:
         linked: of `places`, with `is_new`.
         bounds: how far back the gateway remembers ids.
+        division: what each partition's index counts.
 
     Returns:
         The columns of checks.affected.
@@ -48,9 +51,10 @@ def second_places(linked: DataFrame, bounds: DedupeBounds) -> DataFrame:
         F.row_number().over(newest_first).alias("number"),
         *(
             F.col(f"earlier.{name}").alias(f"earlier_{name}")
-            for name in ("timestamp", "partition", "lane_seq")
+            for name in ("timestamp", "partition", "offset", "lane_seq")
         ),
     ).where("number = 1")
+    found = found.transform(with_keys_between, division)
     return affected(
         found,
         F.when(is_forgotten(bounds), ALLOWED_REPEAT)

@@ -151,6 +151,17 @@ class DecisionContract:
             assert await second.append(records_of(0, 1)) > 0  # behind the marker of its own fence
             await second.close()
 
+    async def test_log_that_is_closed_in_a_round_leaves_no_fence(self, world: LogWorld) -> None:
+        store = await keeping(world)
+        first, second = (store.deciding_log(world.topic, 0) for _ in range(2))
+        await decided(first)
+        base = await first.append(records_of(0, 1))
+        store.fences.hand_out()
+        await first.close()
+
+        assert await second.fence() > base + 1  # behind the marker of its own fence
+        await second.close()
+
     async def test_doubt_leaves_no_fence(self, world: LogWorld) -> None:
         store = await keeping(world)
         first, rival = store.deciding_log(world.topic, 0), await deciding(world)

@@ -11,11 +11,13 @@ from structlog.testing import capture_logs
 
 from dedupe.model.clock import SystemClock
 from dedupe.model.errors import ConfigurationError
+from dedupe.storage.index import IndexIdentity
 from dedupe.storage.rocksdb.index import RocksIndex
 from dedupe.storage.rocksdb.snapshots import IndexSnapshots
 from dedupe.storage.rocksdb.store import RocksStore
 from dedupe.storage.snapshots.bucket import CHUNK_BYTES, Bucket
-from dedupe.storage.snapshots.manifest import Manifest, SnapshotError
+from dedupe.storage.snapshots.earlier_plans import delete_earlier_plans
+from dedupe.storage.snapshots.manifest import Manifest, SnapshotError, folder_of
 from tests.contract.index_contract import update_of
 from tests.integration.test_rocks_recovery import BATCH, IDENTITY, store_in
 
@@ -248,3 +250,31 @@ async def test_who_has_another_secret_makes_nobody_doubt(tmp_path: Path) -> None
         index.close()
     machines.close()
     forger.close()
+
+
+def objects_of(tmp_path: Path, identity: IndexIdentity) -> set[str]:
+    """Return the kinds of objects that the bucket has of an index."""
+    folder = tmp_path / "bucket" / folder_of(identity)
+    return {path.parent.name for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.regression("Snapshots of indexes of earlier plans stayed in the bucket for ever.")
+async def test_snapshots_of_earlier_plans_of_a_partition_are_deleted_after_a_day(
+    tmp_path: Path, store: RocksStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = IDENTITY._replace(partition=10 * IDENTITY.partition + 1)
+    before, served, later = (IDENTITY._replace(plan=plan) for plan in (2, 12, 13))
+    snapshots = snapshots_in(tmp_path, store, SystemClock())
+    for identity in (IDENTITY, other, before, later, served):
+        index = store.open(identity)
+        index.apply(update_of(0, BATCH))
+        await snapshots.make(identity, index, 0, asyncio.Lock())
+        index.close()
+    kinds = {"manifests", "files"}
+    assert objects_of(tmp_path, IDENTITY) == objects_of(tmp_path, before) == kinds, "within a day"
+
+    monkeypatch.setattr("dedupe.storage.snapshots.earlier_plans.KEPT_S", 0.0)
+    await delete_earlier_plans(Bucket(f"file://{tmp_path}/bucket"), served)
+
+    assert objects_of(tmp_path, IDENTITY) == objects_of(tmp_path, before) == set()
+    assert objects_of(tmp_path, served) == objects_of(tmp_path, later) == objects_of(tmp_path, other) == kinds

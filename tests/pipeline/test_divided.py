@@ -5,25 +5,51 @@ or behind it is found.
 """
 
 import json
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
+from pyspark.sql import SparkSession
 
-from pipeline.audit.division import Division, Jump, read_division
+from dedupe.model.types import NewRecord
+from pipeline.audit.checks import (
+    ALLOWED_REPEAT,
+    DUPLICATE,
+    DedupeBounds,
+    check_records,
+    repeated_hashes,
+    repeats,
+    with_earlier_keys,
+)
+from pipeline.audit.division import OFFSET_END, Inherited, Jump, read_division
 from pipeline.errors import UsageError
 from tests.pipeline.conftest import JobRunner
+from tests.pipeline.test_checks import as_dataframe
 from tests.support.logs import append_to_log
 from tests.support.records import RecordMaker
 
 FIRST = 10
+JUMP = 1 << 32
+Lineage: TypeAlias = tuple[int, list[tuple[int, int, int, int, int]]]
 
 
-def row(partition: int, *begins: tuple[int, int, int], slots: int = 2048) -> dict[str, Any]:
-    """Return a line on a partition, by where its records begin and go on: offset, lane_seq, ended_seq."""
+def row(
+    partition: int, *begins: tuple[int, int, int], slots: int = 2048, lineage: Lineage | None = None
+) -> dict[str, Any]:
+    """
+    Return a line on a partition, by where its records begin and go on: offset, lane_seq, ended_seq.
+
+    Its lineage is where its own log begins, and levels: partition, start, end, shift, lane_seq_min.
+    """
     names = ("offset", "lane_seq", "ended_seq")
     starts = [dict(zip(names, each, strict=True)) for each in begins]
-    return {"partition": partition, "slots": slots, "begun_with": 1, "begins": starts}
+    told = None
+    if lineage is not None:
+        fields = ("partition", "start", "end", "shift", "lane_seq_min")
+        levels = [dict(zip(fields, each, strict=True)) for each in lineage[1]]
+        told = {"begins_at": lineage[0], "levels": levels}
+    return {"partition": partition, "slots": slots, "begun_with": 1, "begins": starts, "lineage": told}
 
 
 def written(folder: Path, *rows: dict[str, Any]) -> Path:
@@ -121,7 +147,93 @@ def test_record_behind_the_cut_of_a_partition_that_rests_is_found(
 
 def test_file_says_where_numbers_jump(tmp_path: Path) -> None:
     told = written(tmp_path, row(0, (0, 0, 0), (9, 9, 9), (20, 33, 17)), row(3, (0, 7, 0), slots=0))
-    assert read_division(told) == Division(1, {0: 0, 3: 7}, (Jump(0, 20, 16),), {3: 0})
+    division = read_division(told)
+    assert division[:4] == (1, {0: 0, 3: 7}, (Jump(0, 20, 16),), {3: 0})
+
+
+def test_file_says_what_each_index_counts(tmp_path: Path) -> None:
+    cuts = ((0, 0, 0), (9, 9, 9), (20, 33, 17), (30, 43, 43))
+    told = written(tmp_path, row(0, *cuts, lineage=(20, [(1, 5, 8, 25, 3), (0, 9, 20, 16, 0)])))
+    assert read_division(told).inherited == (
+        Inherited(0, 0, 9, 0, 0, 9, 0, 0),
+        Inherited(0, 9, 20, 0, 9, 20, 0, 0),
+        Inherited(0, 9, 20, 0, 0, 9, 0, 8),
+        Inherited(0, 20, OFFSET_END, 0, 20, OFFSET_END, 0, 0),
+        Inherited(0, 20, OFFSET_END, 1, 5, 8, 25, 3),
+        Inherited(0, 20, OFFSET_END, 0, 9, 20, 16, 0),
+    )
+
+
+def test_partition_that_only_gave_slots_has_the_index_of_before(tmp_path: Path) -> None:
+    told = written(tmp_path, row(0, (0, 0, 0), (9, 9, 9)))
+    assert read_division(told).inherited == (Inherited(0, 0, OFFSET_END, 0, 0, OFFSET_END, 0, 0),)
+
+
+def repeated(*, partition: int = 0) -> dict[int, list[NewRecord]]:
+    """
+    Return the records of a log whose partition 0 was cut behind 12 records. Behind 20 of its own since, or of
+    partition 1, whose numbers begin JUMP above, id-3 is stored again.
+    """
+    maker = RecordMaker(1)
+    events = [maker.event(f"id-{number}") for number in range(32)]
+    before = [maker.record(event) for event in events[:12]]
+    own = [maker.record(event, lane_seq=JUMP + n) for n, event in enumerate([*events[12:], events[3]])]
+    return {0: [*before, *own]} if partition == 0 else {0: before, 1: own}
+
+
+LINEAGE: Lineage = (12, [(0, 0, 12, JUMP - 12, 0)])
+"""Of partition 0: all that was before counts, up to its new numbers."""
+
+ROUNDABOUT: Lineage = (12, [(0, 0, 12, JUMP - 12 + 5, 0)])
+"""Its slots were elsewhere meanwhile, where fewer records came than in the partition itself."""
+
+AT_ONCE: Lineage = (12, [(0, 0, 12, 0, JUMP - 1)])
+"""All that was before counts as the one number before the new ones."""
+
+
+@pytest.mark.parametrize(
+    ("lineage", "keys_max"), [(LINEAGE, 29), (ROUNDABOUT, 24), (AT_ONCE, 21)], ids=["line", "round", "marks"]
+)
+def test_a_jump_excuses_no_repeat(
+    lineage: Lineage, keys_max: int, spark: SparkSession, tmp_path: Path
+) -> None:
+    told = written(tmp_path, row(0, (0, 0, 0), (12, JUMP, 12), lineage=lineage))
+    assert kinds(spark, repeated(), told, keys_max) == [DUPLICATE]
+    assert kinds(spark, repeated(), told, keys_max - 1) == [ALLOWED_REPEAT]
+
+
+@pytest.mark.regression("Numbers that jump at a cut excused a repeat: an audit said CLEAN.")
+def test_audit_of_a_repeat_behind_a_jump_is_not_clean(job: JobRunner, tmp_path: Path) -> None:
+    append_to_log(tmp_path / "log", repeated())
+    told = written(tmp_path, row(0, (0, 0, 0), (12, JUMP, 12), lineage=LINEAGE))
+    options = ("--reshard", told, "--window", "7d", "--index-keys-max", 1000)
+    done = job("audit", "--source", f"log://{tmp_path / 'log'}", *options)
+    assert (done.exit_code, "its event is stored before, within the window" in done.stdout) == (1, True), done
+
+
+def test_file_of_a_command_that_tells_no_lineages_excuses_no_more(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    line = row(0, (0, 0, 0), (12, JUMP, 12))
+    del line["lineage"]
+    told = written(tmp_path, line)
+    assert kinds(spark, repeated(), told, 21) == [DUPLICATE]
+    assert kinds(spark, repeated(), told, 20) == [ALLOWED_REPEAT]
+
+
+@pytest.mark.regression("An audit blamed the gateway for an id that had been forgotten before its cut.")
+def test_what_came_before_the_cut_counts_for_an_heir(spark: SparkSession, tmp_path: Path) -> None:
+    heir = row(1, (0, JUMP, 0), lineage=(0, [(0, 0, 12, JUMP - 12, 0)]))
+    told = written(tmp_path, row(0, (0, 0, 0), (12, 12, 12)), heir)
+    assert kinds(spark, repeated(partition=1), told, 29) == [DUPLICATE]
+    assert kinds(spark, repeated(partition=1), told, 28) == [ALLOWED_REPEAT]
+
+
+def kinds(spark: SparkSession, lanes: dict[int, list[NewRecord]], told: Path, keys_max: int) -> list[str]:
+    checked = with_earlier_keys(check_records(as_dataframe(spark, lanes), 1), None)
+    bounds = DedupeBounds(timedelta(days=7), keys_max)
+    found = repeats(checked, repeated_hashes(checked), bounds, read_division(told))
+    return [record["kind"] for record in found.collect()]
 
 
 @pytest.mark.parametrize("text", ["", "nothing", '{"partition":0}\n'])

@@ -130,11 +130,12 @@ class Site:
         assignment = Assignment(tuple(owners), tuple(followers), {name: f"{name}:1" for name in names})
         self.manager.on_assignment(self.generation, assignment)
 
-    def assign_to_namesake(self) -> None:
-        """Have the group tell this worker, as it does, that another one of its name is meant."""
+    def assign_to_others(self, *, plan: int = 0) -> None:
+        """Have the group tell this worker that it is not meant, but another one of its name, or of a plan."""
         self.generation += 1
         nobody = (NOBODY,) * LANES
-        self.manager.on_assignment(self.generation, Assignment(nobody, nobody, {OTHER: "other:1"}))
+        assignment = Assignment(nobody, nobody, {OTHER: "other:1"}, plan=plan)
+        self.manager.on_assignment(self.generation, assignment)
 
     def receive_status(self, worker: str, *, owned: bool, generation: int | None = None) -> None:
         """Have a worker say that it serves all lanes, or none."""
@@ -446,10 +447,27 @@ async def test_older_of_two_workers_with_one_name_keeps_away_from_the_others() -
         site.receive_status(OTHER, owned=False)
         await site.until(LaneState.ACTIVE)
         assert site.peers.links
-        site.assign_to_namesake()
-        await site.until(LaneState.UNASSIGNED)
+        with capture_logs() as logs:
+            site.assign_to_others()
+            await site.until(LaneState.UNASSIGNED)
+        assert "another worker has the same GATEWAY_WORKER_ID" in map(reason, logs)
         assert not site.peers.links
         assert not site.manager.status().owned
+
+
+@pytest.mark.regression("A worker that had not seen a plan was told that another one had its name.")
+async def test_worker_that_has_not_seen_a_plan_says_so() -> None:
+    world = await pinned()
+    async with running(Site(world)) as site:
+        with capture_logs() as logs:
+            site.assign_to_others(plan=3)
+            assert "the group serves by plan 3, and this worker has only seen plan 0" in map(reason, logs)
+        site.assign(SELF)
+        await site.until(LaneState.ACTIVE)
+
+
+def reason(line: Mapping[str, Any]) -> Any:
+    return line.get("reason")
 
 
 async def test_only_lanes_that_another_worker_follows_replicate_their_commits(

@@ -16,7 +16,7 @@ from dedupe.model.errors import ConfigurationError
 from dedupe.model.record import build_record
 from dedupe.storage.dividing import decide
 from dedupe.storage.settling import Settling
-from tests.sim.reshard_world import ReshardWorld, RoutingTopic, begun
+from tests.sim.reshard_world import ReshardWorld, RoutingTopic, begun, deliver
 from tests.sim.session_world import DAY_MS
 from tests.sim.world import CLEAN
 
@@ -229,3 +229,66 @@ async def test_clock_that_is_ahead_of_the_log_lets_nothing_be_forgotten() -> Non
     assert plan.read_from_ms > newest_ms
     assert 0 < marked.read_from_ms <= newest_ms - DAY_MS
     assert marked.marks
+
+
+async def test_status_says_as_what_each_index_counts_what_it_inherits() -> None:
+    world, _, command = await world_with_command()
+    await world.divide(2 * CLEAN.partitions)
+
+    rows = (await command.status())[0]
+
+    assert [row["lineage"] for row in rows[: CLEAN.partitions]] == [None] * CLEAN.partitions
+    for row in rows[CLEAN.partitions :]:
+        lineage = world.routing().lineages[row["partition"]]
+        (level,), begins_at = row["lineage"]["levels"], row["lineage"]["begins_at"]
+        told = (lineage.levels[0].partition, 0, lineage.levels[0].end, lineage.levels[0].shift)
+        assert (level["partition"], level["start"], level["end"], level["shift"], begins_at) == (*told, 0)
+        assert level["lane_seq_min"] == 0
+
+
+async def spread_widely(world: ReshardWorld) -> None:
+    """Have the topic divided into so many partitions that two could not inherit them at once."""
+    await world.divide(16 * CLEAN.partitions)
+    await deliver_everywhere(world)
+
+
+async def deliver_everywhere(world: ReshardWorld) -> None:
+    """Have every partition with slots get events, and no process that runs."""
+    world.layout = Layout(CLEAN.partitions, world.routing())
+    await world.restart()
+    numbers = iter(range(world.clock.ms, world.clock.ms + 10_000))
+    starts = {each: world.routing().starts_of(each)[-1].offset for each in set(world.routing().homes)}
+    while any(not has_records(world, each, start) for each, start in starts.items()):
+        await deliver(world, [next(numbers) for _ in range(20)])
+    await world.crash()
+
+
+def has_records(world: ReshardWorld, partition: int, start: int) -> bool:
+    return any(record.offset >= start for record in world.committed()[partition])
+
+
+async def test_plan_that_cannot_be_prepared_is_refused_with_the_steps_that_can() -> None:
+    world, topic, command = await world_with_command()
+    await spread_widely(world)
+
+    with pytest.raises(ConfigurationError, match="get 503 for as many minutes; plan --partitions 4 first"):
+        await command.plan(Wanted(CLEAN.partitions), notice_s=0, is_dry=False)
+    assert world.routing().version.plan == 1, "it has begun"
+    await command.plan(Wanted(CLEAN.partitions), notice_s=0, is_dry=True)
+    assert "and --partitions 2 when that has ended, or say --now" in topic.told[-1]
+
+    for partitions in (2 * CLEAN.partitions, CLEAN.partitions):
+        await deliver_everywhere(world)
+        await command.plan(Wanted(partitions), notice_s=0, is_dry=False, is_now=True)
+        assert world.routing().marks, "its indexes cannot be prepared"
+    assert len(set(world.routing().homes)) == CLEAN.partitions
+
+
+async def test_plan_that_cannot_be_prepared_is_carried_out_at_once_if_that_is_wanted() -> None:
+    world, _, command = await world_with_command()
+    await spread_widely(world)
+
+    await command.plan(Wanted(CLEAN.partitions), notice_s=0, is_dry=False, is_now=True)
+
+    assert len(set(world.routing().homes)) == CLEAN.partitions
+    assert not world.routing().marks

@@ -20,7 +20,7 @@ from app.cli.resharding import Resharding, Wanted
 from app.group import GroupBefore
 from app.process.background_tasks import open_gate
 from app.process.gate import Gate
-from app.process.life import DRAIN_LINGER_S, Lanes, Servers, Turn, goes_on, supervise
+from app.process.life import BEGIN_S, DRAIN_LINGER_S, Lanes, Servers, Turn, goes_on, supervise, unless_set
 from app.process.plan_progress import PlanProgress
 from app.process.plan_watch import PlanWatch
 from app.stores import START_RETRY_S
@@ -117,7 +117,10 @@ class TurnWorker(Worker):
             opening = running.create_task(self._open())
             running.create_task(self._servers.run())
             while goes_on(self._stop_event, owned):
-                store = await self._opened(store, owned)
+                grace_s = 0.0 if owned is None else BEGIN_S
+                store = await unless_set(self._stop_event, self._opened(store, owned), grace_s=grace_s)
+                if store is None:
+                    break
                 is_first = self.world.router is None
                 router = self.world.router = self.world.build(store=store)
                 self._join(before)

@@ -138,13 +138,13 @@ def network(proof: Proof, budget_s: float) -> Result:
 
 
 def reshard(proof: Proof, budget_s: float) -> Result:
-    """Workers, the broker and the command killed at the steps of plans that divide a topic."""
+    """Workers, the broker and the command killed at the steps of plans, there and back."""
     everything = sum(len(cells_of(way)) for way in (GROWTH, SHRINK))
     count = max(2, min(everything, int(budget_s / CELL_S)))
     seed = str(proof.rng.randrange(10**6))
     env = {"RESHARD_CELLS": "all" if count == everything else str(count), "RESHARD_SEED": seed}
     ran, _ = proof.tests("reshard", ["-n", "2", "-rA", KILLS_OF_PLANS], budget_s, **env)
-    held = [line for line in ran.output.splitlines() if line.startswith("held: ")]
+    held = {line for line in ran.output.splitlines() if line.startswith("held: ")}
     how = f"RESHARD_SEED={seed}, RESHARD_CELLS={env['RESHARD_CELLS']}"
     result = _of_tests(ran, f"{len(held)} of {everything} kills at steps of a plan, 0 lost, 0 twice")
     return result._replace(detail=f"{how}\n\n{result.detail}".strip())

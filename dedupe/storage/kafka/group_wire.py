@@ -85,7 +85,7 @@ def decide(joined: Joined, lanes: int, *, standbys: bool) -> Decision:
     lanes = max(member.lanes for member in newest) or lanes
     assignment = assign(newest, lanes, standbys=standbys)
     seen = max(member.generation for member in members.values())
-    assignment = assignment._replace(generation=max(joined.generation, seen + 1))
+    assignment = assignment._replace(generation=max(joined.generation, seen + 1), plan=plan)
     share = packed(assignment.encoded())
     shares = [
         (name, packed(_without(outdated[name], assignment).encoded()) if name in outdated else share)
@@ -98,7 +98,8 @@ def read_share(share: bytes | None, lanes: int) -> Assignment:
     """Decode an assignment. Raises ValueError."""
     assignment = Assignment.decode(unpacked(share))
     if not assignment.is_of(lanes):
-        raise ValueError(f"it is not about {lanes} lanes")
+        told = f"{len(assignment.owners)} lanes by plan {assignment.plan}"
+        raise ValueError(f"it is about {told}, not about {lanes} lanes")
     if not 0 < assignment.generation <= GENERATION_MAX:
         raise ValueError(f"a generation of {assignment.generation}")
     return assignment

@@ -25,6 +25,7 @@ from dedupe.storage.rocksdb.index import RocksIndex
 from dedupe.storage.rocksdb.marks import note_unproved
 from dedupe.storage.rocksdb.store import RocksStore
 from dedupe.storage.snapshots.bucket import Bucket, StoredObject, drop_from_cache
+from dedupe.storage.snapshots.earlier_plans import delete_earlier_plans
 from dedupe.storage.snapshots.manifest import (
     HASH_BYTES,
     MANIFEST_BYTES_MAX,
@@ -113,6 +114,7 @@ class IndexSnapshots:
             if identity in self._to_withdraw:
                 await self._withdraw(identity, but=manifest)
             await self._clean_up(identity)
+            await delete_earlier_plans(self._bucket, identity)
         except OSError as err:
             raise SnapshotError("disk", f"the copy of the index cannot be read: {err}") from err
         finally:

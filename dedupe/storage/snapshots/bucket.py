@@ -90,6 +90,12 @@ class Bucket:
                     found.append(StoredObject(name, each["size"], int(modified.timestamp() * 1000), age_s))
         return found
 
+    async def folders(self, prefix: str) -> list[str]:
+        """Return the names of folders right below a prefix. Raises SnapshotError."""
+        async with self._asking(f"list {prefix}"), asyncio.timeout(REQUEST_S):
+            found = await self._obstore.list_with_delimiter_async(self._store, prefix)
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
+
     async def read(self, name: str, bytes_max: int) -> bytes:
         """Return an object of at most so many bytes. Raises SnapshotError."""
         content = bytearray()

@@ -138,6 +138,7 @@ def test_nonsense_is_no_decision(share: bytes | None) -> None:
         {"generation": 0},
         {"generation": GENERATION_MAX + 1},
         {"generation": 1.5},
+        {"plan": "1"},
     ],
 )
 def test_decision_about_something_else_is_none(wrong: dict[str, object]) -> None:
@@ -168,5 +169,5 @@ def test_lanes_of_a_plan_are_shared_out_among_those_who_know_it() -> None:
     assignments = [read_share(share, 2 * LANES) for _, share in decision.shares]
     assert {*assignments[1].owners} == {"b", "c"}
     assert len({*map(repr, assignments)}) == 1
-    with pytest.raises(ValueError, match="not about 4 lanes"):
+    with pytest.raises(ValueError, match="about 8 lanes by plan 1, not about 4 lanes"):
         read_share(decision.shares[0][1], LANES)
