@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from app.peers.network import SocketNetwork
@@ -18,6 +18,7 @@ from dedupe.cluster.route import GroupRoute
 from dedupe.model.clock import Clock
 from dedupe.partition.lane import Lane
 from dedupe.route import Route
+from dedupe.router import Router
 
 PEERS_S = 2.0
 """How long other workers may take to have all their requests answered, before lanes end here for a plan."""
@@ -47,13 +48,12 @@ class GroupLanes:
     def __init__(
         self,
         settings: Settings,
-        lanes: Sequence[Lane],
+        router: Router,
         membership: Membership,
+        peers: Peers,
         listener: socket.socket,
         clock: Clock,
-        has_disk_room: Callable[[], bool],
         *,
-        plan: int = 0,
         before: GroupBefore | None = None,
     ) -> None:
         """
@@ -61,15 +61,14 @@ class GroupLanes:
 
         Args:
             settings: the gateway's settings.
-            lanes: all lanes, those of quarantine last.
+            router: with all lanes.
             membership: of the group.
+            peers: connections to its workers.
             listener: bound; it stays open.
             clock: this machine's clock.
-            has_disk_room: see LaneManager.
-            plan: the number of the last plan that is carried out.
             before: how the last round of this process has left the group; None: this is the first one.
         """
-        own = settings.group
+        own, lanes = settings.group, router.all_lanes
         assert own.peer_listen is not None
         member = Member(
             own.worker_id,
@@ -77,29 +76,23 @@ class GroupLanes:
             zone=own.zone,
             can_follow=own.standby,
             started_ms=clock.now_ms(),
-            plan=plan,
+            plan=router.layout.plan,
             lanes=len(lanes),
         )
         self.membership = membership
         self.input_shares = GroupShares(membership, own.worker_id)
         self.can_follow = own.standby
-        self.peers = Peers(
-            own.worker_id,
-            secret=settings.gateway.identity_key,
-            clock=clock,
-            network=network_of(settings),
-            plan=plan,
-        )
+        self.peers = peers
         self.manager = LaneManager(
             member,
             lanes,
             self.input_shares,
             self.peers,
             clock,
-            has_disk_room=has_disk_room,
+            has_disk_room=lambda: router.has_disk_room,
             begun=before and before.carried_over(lanes),
         )
-        self.handler = PeerRequestHandler(self.manager, clock, has_disk_room)
+        self.handler = PeerRequestHandler(self.manager, clock, lambda: router.has_disk_room)
         self.routes: list[Route] = [
             GroupRoute(number, lane, self.manager) for number, lane in enumerate(lanes)
         ]

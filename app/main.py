@@ -34,6 +34,7 @@ from app.process.background_tasks import open_gate
 from app.process.gate import Gate
 from app.process.interpreter import tune_interpreter
 from app.process.life import (
+    BEGIN_S,
     DRAIN_LINGER_S,
     Server,
     Servers,
@@ -41,6 +42,7 @@ from app.process.life import (
     Turn,
     bind,
     first_of,
+    goes_on,
     stop_signals,
     supervise,
     unless_set,
@@ -73,7 +75,7 @@ async def serve(
         settings: complete and free of contradictions.
         accepted_day: the date in UTC for which the operator vouches for the clock.
         is_sharing_ports: whether other workers of this machine listen on the same ports.
-        crashpoint: called after each commit step; tests end the process in it.
+        crashpoint: called after each step of a commit, and of a plan; tests end the process in it.
 
     Raises:
         ConfigurationError: it must not start like this.
@@ -143,9 +145,10 @@ class _Process:
         opened: OpenLog | None = None
         background: list[asyncio.Task[None]] = []
         async with AsyncExitStack() as logs:
-            while not self._stop.is_set():
+            while goes_on(self._stop, owned):
                 opening = self._opened(logs, opened, owned, accepted_day)
-                opened = await unless_set(self._stop, opening)  # others decide what is not decided yet
+                grace_s = 0.0 if owned is None else BEGIN_S  # others decide what is not decided by then
+                opened = await unless_set(self._stop, opening, grace_s=grace_s)
                 if opened is None:
                     break
                 layout = opened.division.layout
@@ -189,7 +192,9 @@ class _Process:
         """Return the log for the next round, open: that of the last one, if that has left it as it should."""
         if opened is not None and owned is not None:
             try:
-                return await go_on_with(opened, self._settings, self._clock, owned)
+                gone_on = await go_on_with(opened, self._settings, self._clock, owned)
+                self._reach("settled")
+                return gone_on
             except RetriableError as err:
                 logger.warning("the log is opened again", reason=str(err))
         await logs.aclose()
@@ -208,11 +213,11 @@ class _Process:
         Run a round until stopped, or its turn.
 
         Returns:
-            The clean partitions that it owned last; None if it was fenced by the plan's other owners.
+            See Turn.owned; None also if it was fenced by the plan's other owners.
         """
         gate = self._gates[0]
-        turn = Turn(gate, answer_s=settings.limits.answer_timeout)
-        background_tasks = [*this.background_tasks, open_gate(gate, this.router)]
+        turn = Turn(gate, opened.fences, answer_s=settings.limits.answer_timeout)
+        background_tasks = [*this.background_tasks, open_gate(gate, this.router, opened.fences)]
         if opened.plans is not None:
             assert self._house is not None
             watch = build_plan_watch(settings, opened, this.router, self._house, turn.is_due)
@@ -236,7 +241,12 @@ class _Process:
             this.router.drain()
             logger.warning("the log is opened again", reason=str(first_of(group)))
             return None
+        self._reach("left_off")
         return turn.owned
+
+    def _reach(self, step: str) -> None:
+        if self._crashpoint is not None:
+            self._crashpoint(step)
 
     def _build_house(self, settings: Settings, index_files: int) -> House:
         refusals = RefusalCounts()

@@ -36,7 +36,7 @@ from app.build import (
     index_policies,
     with_side_topics,
 )
-from app.group import GroupBefore, GroupLanes
+from app.group import GroupBefore, GroupLanes, network_of
 from app.http.penalties import DELAY_S
 from app.http.problems import Problems
 from app.http.refusal_counts import RefusalCounts
@@ -45,6 +45,7 @@ from app.ingest.application import create_edge
 from app.ingest.routes.events import Ingest
 from app.inputs.input_file import inputs_of
 from app.native_module import native_version
+from app.peers.peers import Peers
 from app.process.background_tasks import announce, tell_outages, trim_log
 from app.process.clock_check import follow_wall_clock, keep_time
 from app.process.plan_progress import PlanProgress
@@ -65,7 +66,7 @@ from dedupe.partition.snapshotter import Snapshotter
 from dedupe.partition.supervisor import LocalLanes
 from dedupe.router import Router
 from dedupe.storage.index import IndexStore
-from dedupe.storage.log import Crashpoint
+from dedupe.storage.log import Crashpoint, no_crashpoint
 from dedupe.storage.snapshots.store import SnapshotStore
 
 logger = structlog.get_logger(__name__)
@@ -212,7 +213,17 @@ def build_plan_watch(
             await asyncio.to_thread(store.close)
 
     plan, begun = opened.division.layout.plan, opened.division.layout.open
-    return PlanWatch(opened.plans, topic, prepare, plan, begun, house.plan_progress, house.clock, is_due)
+    return PlanWatch(
+        opened.plans,
+        topic,
+        prepare,
+        plan,
+        begun,
+        house.plan_progress,
+        house.clock,
+        is_due,
+        house.crashpoint or no_crashpoint,
+    )
 
 
 def index_names(router: Router, layout: Layout) -> set[str]:
@@ -257,16 +268,14 @@ def _group_of(
     if house.peer_listener is None:
         return None
     membership = membership_of(opened, settings, house.clock, before and before.place)
-    group = GroupLanes(
-        settings,
-        router.all_lanes,
-        membership,
-        house.peer_listener,
-        house.clock,
-        lambda: router.has_disk_room,
+    peers = Peers(
+        settings.group.worker_id,
+        secret=settings.gateway.identity_key,
+        clock=house.clock,
+        network=network_of(settings),
         plan=router.layout.plan,
-        before=before,
     )
+    group = GroupLanes(settings, router, membership, peers, house.peer_listener, house.clock, before=before)
     router.reach_by(group.routes)
     router.standing = group.manager.standing
     return group

@@ -47,6 +47,7 @@ from dedupe.storage.kafka.topics import (
     prepare_topics,
     routing_spec,
 )
+from dedupe.storage.kept_fences import KeptFences
 from dedupe.storage.log import Crashpoint, LogStore, no_crashpoint
 from dedupe.storage.pinning import adopt_fingerprint_rule, begin_log, check_old_pins, check_pins
 from dedupe.storage.rocksdb.snapshots import IndexSnapshots
@@ -77,6 +78,11 @@ class OpenLog(NamedTuple):
     def embedded(self) -> SqliteStore | None:
         """The embedded log, whose trimming and clock note are the gateway's tasks; None for Kafka."""
         return self.store if isinstance(self.store, SqliteStore) else None
+
+    @property
+    def fences(self) -> KeptFences[Any]:
+        """What a round's lanes leave to the next one's; the embedded log has one round."""
+        return self.store.fences if isinstance(self.store, KafkaStore) else KeptFences()
 
 
 def membership_of(opened: OpenLog, settings: Settings, clock: Clock, place: MemberPlace | None) -> Membership:

@@ -66,7 +66,7 @@ class Router:
         self.is_leaving = False
         """Load balancers must send no more requests; those that arrive are answered."""
         self.is_paused = False
-        """Requests wait in front of this process, which goes on with another router within seconds."""
+        """Requests wait in front of this process, which goes on with another router in seconds, or has."""
         self.goes_on = False
         """A router of this process has served before, so it is not waited for new partitions."""
         self.standing: Standing | None = None

@@ -26,6 +26,9 @@ RISKS = {
 }
 """What each risk of a restart is."""
 
+NOT_OWNED = ("unassigned", "following")
+"""States of partitions whose last error is over: others serve them, or nobody, which is another risk."""
+
 ALONE = """It is in no group: during a restart clients get no answer, and send again.
 What was acknowledged stays stored."""
 """Said of a gateway whose restart nobody bridges."""
@@ -178,7 +181,7 @@ def restart_risks(worker: str, document: Stats) -> Iterator[str]:
         yield "no_standby"
     if any(lane["in_doubt"] for lane in lanes.values()):
         yield "in_doubt"
-    if any(lane["last_error"] for lane in lanes.values()):
+    if any(lane["last_error"] and lane["state"] not in NOT_OWNED for lane in lanes.values()):
         yield "failing"
     if _names(own, "state", "restoring"):
         yield "restoring"

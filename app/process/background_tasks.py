@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import structlog
 
@@ -14,8 +15,10 @@ from dedupe.model.clock import Clock
 from dedupe.model.errors import RetriableError
 from dedupe.partition.lane import Lane
 from dedupe.router import Router
+from dedupe.storage.kept_fences import KeptFences
 
 READY_POLL_S = 0.05
+GATE_POLL_S = 0.005
 OUTAGE_POLL_S = 1.0
 GATE_S = 3.0
 TRIM_INTERVAL_S = 10.0
@@ -54,13 +57,26 @@ async def announce(
     )
 
 
-async def open_gate(gate: Gate, router: Router) -> None:
-    """Let requests in once all partitions serve, or after GATE_S, since some may replay for long."""
+async def open_gate(gate: Gate, router: Router, fences: KeptFences[Any]) -> None:
+    """
+    Let requests in once all partitions serve, or after GATE_S, since some may replay for long.
+
+    In a group requests wait in the router for their own partitions, so the first that serves opens the gate.
+    What is kept of the last round's fences is given up then: a lane that comes later fences anew.
+    """
+    fences.hand_out()
+    is_in_group = router.standing is not None
+    router.is_paused = router.goes_on
     with suppress(TimeoutError):
         async with asyncio.timeout(GATE_S):
-            while not router.has_served:  # noqa: ASYNC110 - it follows from the states of all lanes
-                await asyncio.sleep(READY_POLL_S)
+            while not router.has_served:
+                if is_in_group and any(route.is_serving for route in router.routes):
+                    gate.open()
+                    router.is_paused = False
+                await asyncio.sleep(GATE_POLL_S)
     gate.open()
+    router.is_paused = False
+    fences.end()
 
 
 async def tell_outages(router: Router) -> None:

@@ -14,7 +14,7 @@ import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import structlog
@@ -26,6 +26,7 @@ from app.process.gate import Gate
 from app.telemetry.stderr import drain_stderr
 from dedupe.model.errors import ConfigurationError, GatewayError
 from dedupe.router import Router
+from dedupe.storage.kept_fences import KeptFences
 
 SIGNAL_EXIT_CODE = 128
 """The exit code after a second signal is this plus the signal's number, as in shells."""
@@ -35,6 +36,9 @@ PARENT_ENDED = signal.SIGUSR1
 
 DRAIN_LINGER_S = 0.5
 """How long a gateway that stops still answers 503, so that clients use another one."""
+
+BEGIN_S, BEGIN_POLL_S = 3.0, 0.02
+"""How long a process that goes on after a plan, and is to stop, may take until its partitions serve."""
 
 BACKLOG = 2048
 
@@ -249,18 +253,20 @@ class Servers:
 class Turn:
     """How a round of a process ends although the process goes on: the topic is being divided."""
 
-    def __init__(self, gate: Gate, *, answer_s: float) -> None:
+    def __init__(self, gate: Gate, fences: KeptFences[Any], *, answer_s: float) -> None:
         """
         Keep the gate as it is.
 
         Args:
             gate: that of the ingest port.
+            fences: the log's: those of the lanes that serve now are kept for the next round.
             answer_s: how long answers of requests that are inside may take.
         """
         self.is_due = asyncio.Event()
-        self.owned: list[int] = []
-        """Clean partitions that this process served when its round ended."""
+        self.owned: list[int] | None = None
+        """Clean partitions that this process served when it left off; None before."""
         self._gate = gate
+        self._fences = fences
         self._answer_s = answer_s
 
     async def leave_off(self, router: Router, lanes: Lanes, *, drain_timeout_s: float) -> None:
@@ -271,6 +277,7 @@ class Turn:
         await self._gate.wait_until_empty(self._answer_s)
         await lanes.go_on()
         self.owned = [lane.partition for lane in router.lanes if lane.is_serving]
+        self._fences.keep()
         router.drain()
         await lanes.finish(drain_timeout_s)
 
@@ -289,6 +296,9 @@ async def supervise(
     """
     Run one round until `stop` or its turn, then end it in order; at `stop` the servers, too.
 
+    A round that goes on after a plan is not stopped before its partitions serve, within BEGIN_S: until then
+    clients wait in front of it, and no other worker is known that could take its lanes.
+
     Raises:
         ExceptionGroup: a lane or background task failed finally; everything else was cancelled.
     """
@@ -297,6 +307,7 @@ async def supervise(
         running_lanes = running.create_task(lanes.run())
         await first_set(stop, turn.is_due)
         if stop.is_set():
+            await _begin(router)
             router.is_leaving = True
             if await lanes.hand_over():  # other workers serve; open connections are still answered
                 servers.close_keepalive_connections()
@@ -314,6 +325,26 @@ async def supervise(
             task.cancel()
 
 
+def goes_on(stop: asyncio.Event, owned: Sequence[int] | None) -> bool:
+    """
+    Whether another round of the process begins.
+
+    Args:
+        stop: set once the process is to end.
+        owned: as Turn has it after the last round, which may have ended because of `stop`, and then is None.
+            Who has left off for a plan ends its turn although it is to stop: others wait for what it owns.
+    """
+    return owned is not None or not stop.is_set()
+
+
+async def _begin(router: Router) -> None:
+    """Wait until all partitions of a round that goes on after a plan have served, within BEGIN_S."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(BEGIN_S):
+            while router.goes_on and not router.has_served:  # noqa: ASYNC110 - of all lanes' states
+                await asyncio.sleep(BEGIN_POLL_S)
+
+
 async def first_set(*events: asyncio.Event) -> None:
     """Wait until one of the events is set."""
     waiting = [asyncio.ensure_future(event.wait()) for event in events]
@@ -324,11 +355,12 @@ async def first_set(*events: asyncio.Event) -> None:
             each.cancel()
 
 
-async def unless_set(stop: asyncio.Event, doing: Coroutine[Any, Any, T]) -> T | None:
-    """Return what a coroutine returns; if `stop` is set before, cancel it, wait for that, and return None."""
+async def unless_set(stop: asyncio.Event, doing: Coroutine[Any, Any, T], *, grace_s: float = 0.0) -> T | None:
+    """Return what a coroutine returns; None if it goes on `grace_s` s after `stop`, and is cancelled."""
     task, stopping = asyncio.ensure_future(doing), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task,), timeout=grace_s)
         return await task if task.done() else None
     finally:
         stopping.cancel()

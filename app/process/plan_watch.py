@@ -14,6 +14,7 @@ from dedupe.model.clock import Clock
 from dedupe.model.errors import RetriableError
 from dedupe.model.types import Topic
 from dedupe.partition.preparation import Preparation
+from dedupe.storage.log import Crashpoint, no_crashpoint
 from dedupe.storage.routing_records import Note
 from dedupe.storage.settling import Plans
 from dedupe.storage.signs import PREPARED, Prepared
@@ -59,6 +60,7 @@ class PlanWatch:
     progress: PlanProgress
     clock: Clock
     is_due: asyncio.Event  # set once, when the round is to end
+    crashpoint: Crashpoint = no_crashpoint
 
     async def run(self) -> None:
         """
@@ -79,6 +81,7 @@ class PlanWatch:
     async def _await_due(self, routing: Routing) -> None:
         """Prepare until the plan is due; the prepared indexes are closed then."""
         logger.info("a plan is open: partitions that get slots are prepared", plan=routing.version.plan)
+        self.crashpoint("seen")
         marked: Routing | None = routing
         while marked is not None:
             async with self.prepare(marked) as preparation:

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -44,21 +45,37 @@ def main() -> int:
         return run(chosen.harness, Path(folder), url=chosen.url, only=chosen.only, patience_s=chosen.patience)
 
 
+def _print(line: str) -> None:
+    print(line, flush=True)
+
+
 def run(
-    command: str, folder: Path, *, url: str | None = None, only: str = "", patience_s: float = PATIENCE_S
+    command: str,
+    folder: Path,
+    *,
+    url: str | None = None,
+    only: str = "",
+    patience_s: float = PATIENCE_S,
+    tell: Callable[[str], None] = _print,
 ) -> int:
-    """Run the scenarios that have `only` in their names; return how many fail, and print each."""
+    """Run the scenarios that have `only` in their names; return how many fail, and tell a line of each."""
     if url is not None:
         port = urlsplit(url).port
         assert port is not None, "the URL needs a port on this machine"
-        return _run_all(command, folder, port, None, only, patience_s)
+        return _run_all(command, folder, port, None, only, patience_s, tell)
     settings = {"GATEWAY_PARTITIONS": "1", "GATEWAY_SESSIONS_MAX": str(SESSIONS_MAX)}
     with Gateway(folder / "gateway", settings) as gateway:
-        return _run_all(command, folder, gateway.port, gateway, only, patience_s)
+        return _run_all(command, folder, gateway.port, gateway, only, patience_s, tell)
 
 
 def _run_all(
-    command: str, folder: Path, port: int, gateway: Gateway | None, only: str, patience_s: float
+    command: str,
+    folder: Path,
+    port: int,
+    gateway: Gateway | None,
+    only: str,
+    patience_s: float,
+    tell: Callable[[str], None],
 ) -> int:
     failures = 0
 
@@ -85,7 +102,7 @@ def _run_all(
                 world.end()
             failures += problem is not None
             verdict = "ok" if problem is None else f"FAILED: {problem}"
-            print(f"{name:24} {time.monotonic() - began:5.1f} s  {verdict}", flush=True)
+            tell(f"{name:24} {time.monotonic() - began:5.1f} s  {verdict}")
     return failures
 
 

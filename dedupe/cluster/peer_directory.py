@@ -11,6 +11,8 @@ from dedupe.model.errors import RetriableError
 
 CONNECT_S = 2.0
 """The time to connect to a new member before it counts as down."""
+PAUSE_POLL_S = 0.01
+"""Between two looks whether a connection has ended, while clients wait for a plan."""
 STEADY_S = 3.0
 """How long a member stays `unreachable` after it was down, so that a flapping link moves no lanes."""
 
@@ -54,8 +56,13 @@ class PeerDirectory:
         self.is_paused = True
         self.announce()
         deadline = Deadline(self._clock, limit_s)
-        while not deadline.is_over and not all(status.is_paused for status in self.alive().values()):
-            await self.wait_for_change(deadline.remaining_s)
+        while not deadline.is_over and not all(map(self._is_paused, self.alive())):
+            await self.wait_for_change(min(deadline.remaining_s, PAUSE_POLL_S))
+
+    def _is_paused(self, worker: WorkerId) -> bool:
+        """Whether a worker has no request under way here; its word for it may be lost with its connection."""
+        link = self.link(worker)
+        return link is None or not link.can_send or self._statuses[worker].is_paused
 
     # ---- one member
 

@@ -98,7 +98,7 @@ class Committer:
             The events that were appended last; None if none was new. After any error the outcome of the
             events that were not answered is unknown, after NotAppendedError they are not in the log.
         """
-        self._crashpoint("take")
+        self.reach("take")
         now = self._context.clock.monotonic()
         self._counts.note_taken(batch, now)
         try:
@@ -141,11 +141,11 @@ class Committer:
     async def _commit(self, batch: Batch, index: PartitionIndex, now: float) -> Committed | None:
         """Commit a batch as a whole; `now` is by the monotonic clock."""
         known = index.index.lookup([event.key for event in batch.events])
-        self._crashpoint("lookup")
+        self.reach("lookup")
         timestamp_ms = max(batch.received_ms, index.index.state.newest_timestamp_ms, index.timestamp_min_ms)
         sessions = self._session_admission(batch, index, timestamp_ms) if batch.has_sessions else None
         verdicts = admit(batch.events, known, window_start=index.known_from, sessions=sessions)
-        self._crashpoint("admit")
+        self.reach("admit")
         new: list[Event] = []
         if NEW in set(verdicts.admissions):  # of a list, each comparison of two verdicts would cost
             verdict_of_each = zip(batch.events, verdicts.admissions, strict=True)
@@ -165,10 +165,11 @@ class Committer:
             self.replicate(committed)
         if len(new) < len(batch.events):
             self._prove(batch.events, verdicts)
-        self._crashpoint("answer")
+        self.reach("answer")
         return committed
 
-    def _crashpoint(self, step: str) -> None:
+    def reach(self, step: str) -> None:
+        """Call the crash point, if there is one."""
         if self._context.crashpoint is not None:
             self._context.crashpoint(step)
 
@@ -230,7 +231,7 @@ class Committer:
             raise
         finally:
             self.appending_since = None
-        self._crashpoint("apply")
+        self.reach("apply")
         self._confirmed_at = self._context.clock.monotonic()
         self._counts.note_commit(committed, evictions, self._confirmed_at - began)
         return committed

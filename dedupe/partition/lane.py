@@ -324,10 +324,12 @@ class Lane:
         end = self.restore_end_offset = await self._log.fence()
         if self.context.check_fence is not None:
             self.context.check_fence(self.partition, self._log)
+        self._committer.reach("fenced")
         self._committer.begin()
         self._transition_to(LaneState.RESTORING)
         async with self.context.restore_slots:
             index = await self.recovery.replay(end, self.counts.resolve_doubt)
+        self._committer.reach("restored")
         self.counts.begin(end, index.index.state.next_lane_seq)
         self.has_served = True
         self.health.note_active()

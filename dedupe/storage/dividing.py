@@ -1,6 +1,6 @@
 """
-Divides a partition: the piece of its log in which it had its slots ends where it is fenced now. Marks lie
-below that, and fence nobody.
+Divides a partition: the piece of its log in which it had its slots ends where its owner's fence, or last
+append, has left it. Marks lie below that, and fence nobody.
 
 Whoever divides is the partition's owner for a moment. The decision is appended beside it under its epoch, so
 that it is there once the next owner's fence is over, or never will be. After any doubt, divide again: the

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 from dedupe.model.types import LogRecord, NewRecord, Offset
 
 Crashpoint: TypeAlias = Callable[[str], None]
-"""Called with the name of a step of a commit; tests end the process there."""
+"""Called with the name of a step of a commit, or of a plan; tests end the process there."""
 
 NOTE_BYTES_MAX = 4000
 

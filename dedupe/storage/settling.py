@@ -76,6 +76,9 @@ class DividedStore(Protocol):
     def deciding_log(self, topic: str, partition: int) -> DecidingLog:
         """See LogStore."""
 
+    def release_fence(self, topic: str, partition: int) -> None:
+        """Forget the fence that is kept of a partition, if one is; see KeptFences."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settling:
@@ -117,6 +120,8 @@ class Settling:
         """
         others_at = self.clock.monotonic() + OTHERS_S
         routing, is_closing = await self.store.routing_topic.routing(self.topic.partitions)
+        for partition in routing.decisions.keys() & frozenset(own):  # whoever decided has fenced it
+            self.store.release_fence(self.topic.name, partition)
         if not routing.undecided:
             return False
         while routing.undecided:

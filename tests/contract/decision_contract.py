@@ -6,6 +6,7 @@ A subclass's module has a fixture `world`: see tests.contract.log_contract.
 
 import time
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,13 @@ def decision(text: str) -> NewRecord:
 async def deciding(world: LogWorld, partition: int = 0) -> DecidingLog:
     """Return a partition on a connection of its own, not fenced."""
     return (await world.open()).deciding_log(world.topic, partition)
+
+
+async def keeping(world: LogWorld) -> Any:
+    """Return a connection whose logs leave their fences to each other."""
+    store: Any = await world.open()
+    store.fences.keep()
+    return store
 
 
 async def decided(log: DecidingLog) -> list[str]:
@@ -89,4 +97,82 @@ class DecisionContract:
 
         assert [await decided(log) for log in logs] == [["0"], ["1"]]
         for log in logs:
+            await log.close()
+
+    async def test_log_goes_on_behind_the_fence_that_the_one_before_has_left(self, world: LogWorld) -> None:
+        store = await keeping(world)
+        first, second = (store.deciding_log(world.topic, 0) for _ in range(2))
+        third = await deciding(world)
+        await decided(first)
+        base = await first.append(records_of(0, 2))
+        await first.close()
+
+        assert await second.fence() == base + 2  # and no marker of another fence is there
+        await second.decide(decision("a"))
+        assert await second.append(records_of(2, 2)) == base + 2
+
+        assert await decided(third) == ["a"]
+        with pytest.raises(FencedError):
+            await second.append(records_of(4, 1))
+        for log in (second, third):
+            await log.close()
+
+    async def test_fence_that_somebody_has_ended_is_worth_nothing(self, world: LogWorld) -> None:
+        store = await keeping(world)
+        first, rival = store.deciding_log(world.topic, 0), await deciding(world)
+        await decided(first)
+        await first.close()
+        assert await decided(rival) == []
+
+        second = store.deciding_log(world.topic, 0)
+        await second.fence()
+        with pytest.raises(FencedError):
+            await second.decide(decision("late"))
+        with pytest.raises(NotAppendedError):
+            await second.append(records_of(0, 1))
+
+        await rival.decide(decision("a"))
+        assert await decided(second) == ["a"]
+        for log in (second, rival):
+            await log.close()
+
+    async def test_fence_that_is_released_is_taken_anew(self, world: LogWorld) -> None:
+        store = await keeping(world)
+        for release in (lambda: store.release_fence(world.topic, 0), store.fences.end):
+            first, second = (store.deciding_log(world.topic, 0) for _ in range(2))
+            await decided(first)
+            await first.close()
+            release()
+
+            await second.fence()
+
+            with pytest.raises(NotAppendedError):
+                await first.append(records_of(0, 1))
+            assert await second.append(records_of(0, 1)) > 0  # behind the marker of its own fence
+            await second.close()
+
+    async def test_log_that_is_closed_in_a_round_leaves_no_fence(self, world: LogWorld) -> None:
+        store = await keeping(world)
+        first, second = (store.deciding_log(world.topic, 0) for _ in range(2))
+        await decided(first)
+        base = await first.append(records_of(0, 1))
+        store.fences.hand_out()
+        await first.close()
+
+        assert await second.fence() > base + 1  # behind the marker of its own fence
+        await second.close()
+
+    async def test_doubt_leaves_no_fence(self, world: LogWorld) -> None:
+        store = await keeping(world)
+        first, rival = store.deciding_log(world.topic, 0), await deciding(world)
+        await decided(first)
+        await decided(rival)
+        with pytest.raises(FencedError):
+            await first.append(records_of(0, 1))
+        await first.close()
+
+        second = store.deciding_log(world.topic, 0)
+        await decided(second)
+        await second.append(records_of(0, 1))
+        for log in (second, rival):
             await log.close()

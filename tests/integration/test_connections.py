@@ -507,6 +507,7 @@ def test_crowd_whose_refusals_are_held_back_leaves_room_for_the_others(tmp_path:
         assert answered[0].answer().code == "invalid_json"  # what it waited for
         assert answered[0].is_closed()
         assert gateway.stats()["connections"]["refused"] == 0
+        gateway.kill()  # to end, it waits for the refusals that are held back
 
 
 def has_answer(connection: RawConnection) -> bool:

@@ -7,6 +7,7 @@ starts against another partition count.
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -290,10 +291,13 @@ def assert_sentences(found: Sequence[str], beginnings: Sequence[str]) -> None:
         assert sentence.startswith(beginning), found
 
 
-async def test_partitions_without_leaders_are_waited_for(store: KafkaStore, topic: TopicFactory) -> None:
+async def test_partitions_without_leaders_are_waited_for(
+    store: KafkaStore, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = await topic(partitions=2)
 
     await kafka_topics._wait_for_leaders(store, name, 2)
+    monkeypatch.setattr(store, "config", replace(store.config, request_timeout_s=1))
     with pytest.raises(RetriableError, match=name):
         await kafka_topics._wait_for_leaders(store, name, 3)
 

@@ -36,7 +36,7 @@ from dedupe.storage.rocksdb.database import (
 from dedupe.storage.rocksdb.index import RocksIndex
 from dedupe.storage.rocksdb.store import LANE_BYTES_MIN, RocksStore
 from tests.contract.index_contract import IDENTITY, KEYS_MAX, entry_of, key_of, open_anew, update_of
-from tests.support.rocks import SMALLEST
+from tests.support.rocks import SMALLEST, copy_as_killed, until_flushed_and_dropped
 from tests.support.waiting import PATIENCE_S, until
 
 REPOSITORY = Path(__file__).parents[2]
@@ -92,11 +92,10 @@ def with_flipped_bit(content: bytes, position: int) -> bytes:
     return content[:position] + bytes([content[position] ^ 1 << position % 8]) + content[position + 1 :]
 
 
-def image_of(index: RocksIndex, path: Path) -> Path:
+def image_of(index: RocksIndex) -> Path:
     """Return a copy of an open index, as a killed process leaves it."""
-    image = path.with_name("image")
-    shutil.copytree(path, image)
-    index.close()
+    image = index.path.with_name("image")
+    copy_as_killed(index, image)
     return image
 
 
@@ -162,7 +161,7 @@ def test_step_list_that_cannot_be_read_to_its_end_is_refused(tmp_path: Path) -> 
 
 def test_damaged_file_list_is_refused_or_older(tmp_path: Path) -> None:
     path = tmp_path / "index"
-    image = image_of(build(path, batches=120, tuning=SMALLEST), path)
+    image = image_of(build(path, batches=120, tuning=SMALLEST))
     manifest = only(image, "MANIFEST-*")
     content = manifest.read_bytes().rstrip(b"\x00")  # RocksDB reserves room at the end
     cuts = [*range(0, len(content), 25), *range(len(content) - 20, len(content))]
@@ -201,7 +200,7 @@ def test_lost_file_list_is_not_taken_for_a_new_index(tmp_path: Path, name: str) 
 
 def test_damaged_write_ahead_log_loses_its_tail_or_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "index"
-    image = image_of(build(path, batches=10), path)
+    image = image_of(build(path, batches=10))
     log = only(image, "*.log")
     content = log.read_bytes()
     places = range(0, len(content), len(content) // 40)
@@ -217,7 +216,7 @@ def test_damaged_write_ahead_log_loses_its_tail_or_is_refused(tmp_path: Path) ->
 
 def test_lost_write_ahead_log_is_refused_or_older(tmp_path: Path) -> None:
     path = tmp_path / "index"
-    image = image_of(build(path, batches=120, tuning=SMALLEST), path)
+    image = image_of(build(path, batches=120, tuning=SMALLEST))
 
     for log in image.glob("*.log"):
         log.unlink()
@@ -312,7 +311,7 @@ def test_folder_of_another_lane_is_refused(tmp_path: Path) -> None:
 
 def test_half_deleted_folder_is_never_believed(tmp_path: Path) -> None:
     path = tmp_path / "index"
-    image = image_of(build(path, batches=120, tuning=SMALLEST), path)
+    image = image_of(build(path, batches=120, tuning=SMALLEST))
     names = sorted(file.name for file in image.iterdir())
     copy = tmp_path / "copy"
     for deleted in range(1, len(names)):
@@ -628,6 +627,7 @@ def test_open_files_are_bounded_however_often_it_is_restarted(tmp_path: Path) ->
 
     index = RocksIndex(path, IDENTITY, tuning)
     assert tuning.open_files_max == 2 * 16 + FILES_BESIDE
+    until_flushed_and_dropped(index)
     assert not index.covers(0)  # so it has as many files as it may
     index.close()
 
@@ -670,6 +670,7 @@ def test_dropped_files_are_told_from_the_window(tmp_path: Path) -> None:
         index.apply(update_of(first, BATCH))
     index.close()
     index = RocksIndex(path, IDENTITY, small)
+    until_flushed_and_dropped(index)
 
     # Whole files are gone, oldest first: a search finds the first offset it still vouches for.
     assert not index.covers(0)
@@ -702,6 +703,8 @@ def test_window_is_covered_whatever_is_dropped(tmp_path: Path) -> None:
         opened.apply(Committed(first, first, first, last, [key_of(offset) for offset in offsets], prints))
         assert index.covers(window.start)
 
+    until_flushed_and_dropped(index)
+    assert index.covers(window.start)
     assert not index.covers(0)
     assert index.lookup([key_of(i) for i in range(window.start, 400_000)]) == [
         entry_of(i) for i in range(window.start, 400_000)
@@ -727,6 +730,7 @@ def test_second_keys_of_records_drop_no_file_of_the_window(tmp_path: Path) -> No
     for _ in range(3):
         Database(path, small, is_new=False).close()  # as a replay of its log does
         index = RocksIndex(path, IDENTITY, small)
+        until_flushed_and_dropped(index)
         assert index.covers(0)
         index.close()
 
@@ -744,6 +748,7 @@ def test_key_written_again_makes_its_file_look_younger_only(tmp_path: Path) -> N
     path = tmp_path / "index"
     small = replace(SMALLEST, files_bytes_max=1024 * 1024)
     index = build(path, batches=300, tuning=small)
+    until_flushed_and_dropped(index)
     end = 300 * BATCH
     edges = [file["start_key"] for file in index._opened().entries.live_files()]
     again = [(key, Entry(end + i, b"\x00" * 8)) for i, key in enumerate(edges) if len(key) == 16]

@@ -27,6 +27,7 @@ from dedupe.model.types import Entry, EventKey, Session
 from dedupe.partition.index_recovery import IndexRecovery
 from dedupe.storage.index import DedupeIndex
 from dedupe.storage.rocksdb import wal
+from dedupe.storage.rocksdb.index import RocksIndex
 from dedupe.storage.rocksdb.marks import UNPROVED
 from dedupe.storage.rocksdb.store import LANE_BYTES_MIN, RocksStore
 from dedupe.storage.rocksdb.wal import wal_files
@@ -34,7 +35,9 @@ from tests.contract.index_contract import KEYS_MAX
 from tests.integration.test_rocks_recovery import IDENTITY, SECRET, recovery_of
 from tests.support.forked import Forked
 from tests.support.records import RecordMaker
+from tests.support.rocks import until_flushed_and_dropped
 from tests.support.sim.sim_log import SimStore
+from tests.support.waiting import PATIENCE_S
 
 BUFFER_BYTES = 64 * 1024
 """RocksDB's smallest memtable, so that the families are flushed at different times."""
@@ -104,7 +107,7 @@ def killed(workload: Workload, folder: Path) -> Path:
     arguments = [str(folder), *map(str, workload)]
     entry = f"{__name__}:{serve_until_killed.__name__}"
     process = Forked(arguments, env=os.environ, stdout=1, stderr=2, entry=entry)
-    assert process.wait(60) == -signal.SIGKILL
+    assert process.wait(PATIENCE_S) == -signal.SIGKILL
     return folder
 
 
@@ -125,6 +128,9 @@ async def _serve(root: Path, workload: Workload) -> None:
             for first in range(start, end, workload.update_records):
                 recovery.opened.replay(records[first : first + workload.update_records])
             if end == workload.records:
+                index = recovery.opened.index
+                assert isinstance(index, RocksIndex)
+                until_flushed_and_dropped(index)  # then it has deleted the write-ahead files it does not need
                 os.kill(os.getpid(), signal.SIGKILL)
 
 

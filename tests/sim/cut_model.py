@@ -83,11 +83,12 @@ class State(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What limits the search."""
+    """What limits the search: epochs of each partition, records, messages under way, and plans, 1 or 2."""
 
     epochs: tuple[int, int] = (2, 2)
     records: int = 4
     messages: int = 2
+    plans: int = 2
 
 
 Mutation: TypeAlias = str | None
@@ -98,7 +99,7 @@ MUTATIONS = (
     "decisions read before the marker",
     "a fence reads decisions from an old leader",
     "serves while its decision is unknown",
-    "decides without a fence",
+    "decides while an append is under way",
     "an heir reads to the end that it sees",
     "an heir serves before it has read",
     "a lane does not check whose the key is",
@@ -166,7 +167,11 @@ def why_wrong(state: State) -> str | None:
 def successors(state: State, bounds: Bounds, mutation: Mutation) -> Iterator[State]:
     """Yield every next state."""
     yield from _deliveries(state, bounds)
-    if not state.has_second_plan and all(decided(part.decisions, 1) for part in state.partitions):
+    if (
+        bounds.plans > 1
+        and not state.has_second_plan
+        and all(decided(part.decisions, 1) for part in state.partitions)
+    ):
         yield state._replace(has_second_plan=True)
     for number in (0, 1):
         for which in (0, 1):
@@ -212,8 +217,6 @@ def _steps(
         yield fencing, part._replace(epoch=part.epoch + 1), sent
     if me.step == "fencing":
         yield from ((worker, after, sent) for worker, after in _fence(me, part, bounds, mutation))
-    elif me.step == "ready":
-        yield me._replace(step="serving"), part, sent
     elif me.step == "deciding" and part.decisions[len(me.decisions) :]:  # the answer has come
         yield me._replace(step="serving", decisions=part.decisions), part, sent
     for worker, messages in _work(state, number, me, mutation):
@@ -227,13 +230,14 @@ def _work(
     part, other, sent = state.partitions[number], state.partitions[1 - number], state.messages
     is_unsure = me.step == "deciding" and mutation == "serves while its decision is unknown"
     is_serving = me.step == "serving" or is_unsure
-    if is_serving or me.step == "ready":
+    if is_serving:
         yield from ((worker, sent) for worker in _inherit(me, number, state, other, mutation))
     for key in HOME if is_serving else ():
         message = Message(number, me.epoch, key)
         if key not in me.known and message not in sent and _serves(me, number, key, state, mutation):
             yield me._replace(known=me.known | {key}), sent | {message}
-    if me.step == "ready" or (me.step == "serving" and mutation == "decides without a fence"):
+    is_sure = not any(message.epoch == me.epoch and message.partition == number for message in sent)
+    if me.step == "serving" and (is_sure or mutation == "decides while an append is under way"):
         plan = _open_plan(me, state)
         for offset in (len(part.records), None) if plan else ():
             message = Message(number, me.epoch, Decision(plan, offset))
@@ -261,7 +265,7 @@ def _fence(
         if mutation == "a fence reads decisions from an old leader":
             seen = [part.decisions[:count] for count in range(len(part.decisions) + 1)]
         for decisions in seen:
-            yield me._replace(step="ready", known=known, decisions=decisions), part
+            yield me._replace(step="serving", known=known, decisions=decisions), part
 
 
 def _view(me: Worker, number: int) -> Decisions:

@@ -7,7 +7,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from dedupe.cluster.assignment import Member
-from dedupe.cluster.membership import Describe, Take
+from dedupe.cluster.membership import Describe, MemberPlace, Take
 from dedupe.storage.kafka.group_wire import Joined, decide, packed, read_share
 
 SESSION_S, REBALANCE_S, HEARTBEAT_S, RETRY_S, ANSWER_S = 6.0, 3.0, 0.5, 0.5, 3.0
@@ -180,12 +180,12 @@ class SimCoordinator:
 class SimMembership:
     """See Membership: one worker's place, under a name that no other start has."""
 
-    def __init__(self, coordinator: SimCoordinator, worker: str, name: str, started_ms: int) -> None:
+    def __init__(self, coordinator: SimCoordinator, worker: str, place: MemberPlace) -> None:
+        self.is_alive = True
+        """Whether its process is: what was killed does not say goodbye."""
         self._coordinator = coordinator
         self._worker = worker
-        self._name = name
-        self._started_ms = started_ms
-        self._told = 0
+        self._name, self._told, self._started_ms = place
         self._wish = asyncio.Event()
         self._heard_at = self._joined_at = float("-inf")
 
@@ -200,9 +200,9 @@ class SimMembership:
         return 0.0
 
     @property
-    def place(self) -> None:
-        """See Membership; each start has a place of its own here."""
-        return None
+    def place(self) -> MemberPlace:
+        """See Membership."""
+        return MemberPlace(self._name, self._told, self._started_ms)
 
     async def run(self, describe: Describe, take: Take) -> None:
         """See Membership."""
@@ -221,6 +221,8 @@ class SimMembership:
 
     async def leave(self) -> None:
         """See Membership."""
+        if not self.is_alive:
+            return
         try:
             await self._coordinator.reach(self._worker)
             self._coordinator.leave(self._name)
@@ -242,7 +244,7 @@ class SimMembership:
         await coordinator.reach(self._worker)
         self._generation, self._joined_at = joined.generation, loop.time()
         self._heard_at = loop.time()
-        assignment = read_share(share, coordinator.lanes)
+        assignment = read_share(share, told.lanes)
         if assignment.generation > self._told:
             self._told = assignment.generation
             take(assignment.generation, assignment)

@@ -12,13 +12,10 @@ from contextvars import copy_context
 from random import Random
 from typing import Any
 
+from app.group import GroupBefore, GroupLanes
 from app.peers.peers import Peers
-from dedupe.cluster.assignment import Assignment, Member
-from dedupe.cluster.input_shares import GroupShares
-from dedupe.cluster.lane_manager import LaneManager
 from dedupe.cluster.lane_moves import MOVE_AGAIN_S
-from dedupe.cluster.request_handler import PeerRequestHandler
-from dedupe.cluster.route import GroupRoute
+from dedupe.cluster.membership import MemberPlace
 from dedupe.model.clock import Deadline
 from dedupe.model.errors import OutcomeUnknownError
 from dedupe.model.types import Event
@@ -29,6 +26,7 @@ from dedupe.router import Router
 from dedupe.submission import Outcomes
 from tests.sim.group_coordinator import SimCoordinator, SimMembership
 from tests.sim.world import CLEAN, QUARANTINE, SLACK_S, ManualClock, Seen, World
+from tests.support.settings import make_settings
 from tests.support.sim.faults import SimFaults
 from tests.support.sim_net import SimNet, address_of
 from tests.support.virtual_time import PROCESS, VirtualTimeLoop
@@ -57,18 +55,30 @@ class GroupClock(ManualClock):
         return asyncio.get_running_loop().time()
 
 
+class SimListener:
+    """Stands for a bound socket: the simulated network knows who listens by name."""
+
+    def dup(self) -> "SimListener":
+        return self
+
+
+LISTENER: Any = SimListener()
+
+
 class Worker:
     """One worker of the group, which may be started again and again on its disk."""
 
-    def __init__(self, group: "GroupWorld", name: str, address: str, **told: Any) -> None:
-        """Take what it is called, where it is reached, and what else it tells the group."""
-        self.group, self.name, self.address, self.told = group, name, address, told
+    def __init__(self, group: "GroupWorld", name: str, address: str) -> None:
+        """Take what it is called, and where it is reached."""
+        self.group, self.name, self.address = group, name, address
+        self._host = address.partition(":")[0]
+        self.settings = make_settings(worker_id=name, peer_listen="127.0.0.1:0", peer_address=address)
         self.world = group.world.beside()
         self.world.standing = self.role_of
         self.is_open = False  # to clients
         self.is_frozen = False
         self.has_disk_room = True
-        self.begun: Assignment | None = None
+        self.before: GroupBefore | None = None
         """With which its next process goes on, as after a plan."""
         self.freezes = 0
         self.sent = 0  # events, to the router that runs
@@ -100,43 +110,45 @@ class Worker:
         self.sent = 0
         self._context = copy_context()
         self._context.run(PROCESS.set, f"{self.address}-{self._starts}")
-        self.group.net.contexts[self.address.partition(":")[0]] = self._context.copy()
+        self.group.net.contexts[self._host] = self._context.copy()
         self._died = asyncio.get_running_loop().create_future()
         self._context.run(self._compose)
         self._running = self._within(self._run())
 
     def _compose(self) -> None:
-        """As app.group does."""
-        group, host = self.group, self.address.partition(":")[0]
+        """Compose what the process has from its start on."""
         path = self.world.connection
-        router = self.world.router = self.world.build()
-        router.has_disk_room = self.has_disk_room
+        self.world.router = self.world.build()
         self.world.connection.reach_as(path)
-        lanes, clock = router.all_lanes, self.world.clock
-        started_ms = clock.now_ms()
-        self.membership = SimMembership(group.coordinator, self.name, f"{host}-{self._starts}", started_ms)
-        member = Member(self.name, self.address, started_ms=started_ms, **self.told)
+        self._join(self.before)
+
+    def _join(self, before: GroupBefore | None) -> None:
+        """Have the router's lanes run as the group assigns them, as app.round does."""
+        group, router, clock = self.group, self.router, self.world.clock
+        router.has_disk_room = self.has_disk_room
+        host, plan = self._host, router.layout.plan
+        started = MemberPlace(f"{host}-{self._starts}", 0, clock.now_ms())
+        place = started if before is None else before.place
+        self.membership = SimMembership(group.coordinator, self.name, place)
         self.peers = Peers(
             self.name,
             secret=SECRET,
             clock=clock,
             network=group.net.network(host),
             rng=Random(f"{host} {self._starts}"),
+            plan=plan,
         )
-        self.shares = GroupShares(self.membership, self.name)
-        self.manager = LaneManager(
-            member,
-            lanes,
-            self.shares,
-            self.peers,
-            clock,
-            has_disk_room=lambda: router.has_disk_room,
-            begun=self.begun,
+        self.lanes = GroupLanes(
+            self.settings, router, self.membership, self.peers, LISTENER, clock, before=before
         )
-        self.handler = PeerRequestHandler(self.manager, clock, lambda: router.has_disk_room)
+        self.manager, self.handler, self.shares = (
+            self.lanes.manager,
+            self.lanes.handler,
+            self.lanes.input_shares,
+        )
         self._note_given_up()
         router.standing = self.manager.standing
-        router.reach_by([GroupRoute(number, lane, self.manager) for number, lane in enumerate(lanes)])
+        router.reach_by(self.lanes.routes)
 
     def _note_given_up(self) -> None:
         """Have the world learn of each lane that it gives up and that nobody has taken from it meanwhile."""
@@ -157,8 +169,7 @@ class Worker:
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as running:
-            running.create_task(self.peers.run(None, self.handler))
-            running.create_task(self.manager.run())
+            running.create_task(self.lanes.run())
             running.create_task(self._open())
             if self.group.beside is not None:
                 running.create_task(self.group.beside(self))
@@ -174,8 +185,8 @@ class Worker:
         """End the process without a goodbye; the tail of its indexes may be lost with it."""
         assert self._running is not None
         assert self._died is not None
-        self.group.net.end(self.address.partition(":")[0])
-        self.is_open = False
+        self.group.net.end(self._host)
+        self.is_open = self.membership.is_alive = False
         self._died.set_result(None)
         self._running.cancel()
         self.thaw()
@@ -221,7 +232,6 @@ class Worker:
         await manager.finish(10.0)
         self._running.cancel()
         await asyncio.wait([self._running])
-        await self.membership.leave()
         self.group.check_totals(self)
         self.world.disk.crash()
         return has_handed_over
@@ -280,11 +290,8 @@ class Worker:
         router, died = self.router, self._died
         freezes = self.freezes - self.is_frozen
 
-        async def take() -> Outcomes:
-            self.sent += len(events) + len(rejected)
-            return await router.submit(events, rejected, received_ms=received_ms, deadline=deadline)
-
-        answer: asyncio.Task[Outcomes] = self._within(take())
+        answering = self._answer(router, events, rejected, received_ms=received_ms, deadline=deadline)
+        answer: asyncio.Task[Outcomes] = self._within(answering)
         try:
             waited: set[asyncio.Future[Any]] = {answer, died}
             late = 0
@@ -302,9 +309,23 @@ class Worker:
         finally:
             answer.cancel()
 
+    async def _answer(
+        self,
+        router: Router,
+        events: Sequence[Event],
+        rejected: Sequence[Event],
+        *,
+        received_ms: int,
+        deadline: Deadline,
+    ) -> Outcomes:
+        self.sent += len(events) + len(rejected)
+        return await router.submit(events, rejected, received_ms=received_ms, deadline=deadline)
+
 
 class GroupWorld:
     """All workers, what they share, and all their clients."""
+
+    worker_of: type[Worker] = Worker
 
     def __init__(
         self,
@@ -316,13 +337,13 @@ class GroupWorld:
         seen: Seen | None = None,
     ) -> None:
         """Make workers with these names, none of them started."""
-        self.world = World(faults=faults, times=times, seen=seen)
+        self.world = self.make_world(faults=faults, times=times, seen=seen)
         self.world.clock = GroupClock()
         self.seen = self.world.seen
         self.rng = Random(seed)
         self.net = SimNet(self.rng)
         self.coordinator = SimCoordinator(LANES, standbys=standbys)
-        self.workers = {name: Worker(self, name, address_of(name)) for name in names}
+        self.workers = {name: self.worker_of(self, name, address_of(name)) for name in names}
         self.slowest_s = 0.0
         """The longest that a request of `deliver` has taken, with all its retries."""
         self.refusals = 0
@@ -333,6 +354,10 @@ class GroupWorld:
         """What each process runs besides lanes."""
         self._background: list[asyncio.Task[Any]] = []
         self._is_busy = True
+
+    def make_world(self, **options: Any) -> World:
+        """Return what all workers share; see World."""
+        return World(**options)
 
     async def __aenter__(self) -> "GroupWorld":
         self._background.append(asyncio.ensure_future(self.coordinator.keep_time()))
@@ -354,8 +379,13 @@ class GroupWorld:
 
     def add(self, name: str, *, host: str) -> Worker:
         """Add a worker that is reached under another name than its own."""
-        self.workers[host] = worker = Worker(self, name, address_of(host))
+        self.workers[host] = worker = self.worker_of(self, name, address_of(host))
         return worker
+
+    @property
+    def lanes(self) -> int:
+        """How many lanes there are."""
+        return LANES
 
     @property
     def owned(self) -> set[int]:
@@ -390,7 +420,7 @@ class GroupWorld:
     def is_settled(self) -> bool:
         """Whether every lane is served and followed as the group has agreed, and everybody knows."""
         members = self.alive
-        for lane in range(LANES):
+        for lane in range(self.lanes):
             owners = [worker for worker in members if lane in worker.owned]
             followers = [worker for worker in members if lane in worker.followed]
             if len(owners) != 1 or (len(members) > 1 and self.coordinator.standbys and len(followers) != 1):
@@ -416,13 +446,15 @@ class GroupWorld:
         self._is_busy = True
         await asyncio.sleep(RARELY_S)
 
-    async def until(self, holds: Callable[[], bool], limit_s: float = PATIENCE_S) -> float:
+    async def until(
+        self, holds: Callable[[], bool], limit_s: float = PATIENCE_S, *, every_s: float = PAUSE_S
+    ) -> float:
         """Wait until something holds; return how long it took, in seconds."""
         began = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(limit_s):
                 while not holds():
-                    await asyncio.sleep(PAUSE_S)
+                    await asyncio.sleep(every_s)
         except TimeoutError:
             raise AssertionError(f"it did not come to it in {limit_s} s: {self.told()}") from None
         return asyncio.get_running_loop().time() - began
@@ -494,8 +526,9 @@ class GroupWorld:
         self._judge_moves()
         for worker in self.alive:
             self.check_totals(worker)
-            for number in (worker.owned | worker.followed) & set(range(CLEAN.partitions)):
-                self.world.judge_index(worker.router.lanes[number])
+            for number in worker.owned | worker.followed:
+                if number < len(worker.router.lanes):
+                    self.world.judge_index(worker.router.lanes[number])
 
     def _judge_moves(self) -> None:
         """No lane was given up twice in ten minutes, unless one of those who knew was restarted."""

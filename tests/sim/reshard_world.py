@@ -34,7 +34,7 @@ from dedupe.storage.routing_records import Note, Notes, Seal, mac_key_of
 from dedupe.storage.signs import CUT_NOW, PREPARED, Signs, signs_of
 from tests.sim.crashes import SimulatedCrashError
 from tests.sim.session_world import DAY_MS, SessionWorld
-from tests.sim.world import CLEAN
+from tests.sim.world import CLEAN, Place
 from tests.support.sim.memory_index import MemoryStore
 
 TRIES = 200
@@ -66,40 +66,61 @@ class RoutingTopic:
         self.before_plan: Callable[[], object] = lambda: None
         self._known = 0
 
+    def another(self) -> "RoutingTopic":
+        """Return what another process knows it as: it reads for itself."""
+        other = RoutingTopic(self.world)
+        other.closed, other.told, other.notes = self.closed, self.told, self.notes
+        return other
+
     async def routing(self, partitions: int) -> tuple[Routing, bool]:
         assert partitions == CLEAN.partitions
+        await self._ask()
         self._known = len(self.world.plans)
         routing = self.world.routing()
         return routing, routing.version.plan in self.closed
 
     async def signs(self, plan: int) -> Signs:
+        await self._ask()
         told, cut_now = (self.notes.of(name, CLEAN.name) for name in (PREPARED, CUT_NOW))
         return signs_of(plan, told, cut_now, is_closing=plan in self.closed)
 
     async def has_new_plan(self) -> bool:
+        await self._ask()
         return len(self.world.plans) > self._known
 
     async def seal(self) -> Seal:
         return self.world.seal
 
     async def note(self, note: Note) -> None:
+        await self._write()
         self.notes.add(note)
 
     async def write_plan(self, plan: Plan) -> None:
+        await self._write()
         self.before_plan()
         self.world.plans.append(plan)
 
     async def write_marking(self, marking: Marking) -> None:
+        await self._write()
         self.world.plans.append(marking)
 
     async def close_plan(self, number: int) -> None:
+        await self._write()
         self.closed.add(number)
+
+    async def _ask(self) -> None:
+        await self.world.log.pass_time(self.world.log.times.ask)
+
+    async def _write(self) -> None:
+        await self.world.log.pass_time(self.world.log.times.produce)
 
 
 class ReshardWorld(SessionWorld):
     """A SessionWorld on a log with a routing topic."""
 
     plans: list[Plan | Marking]  # as they are in partition 0
+    _read: tuple[Any, Routing] | None = None
+    """What was written when the routing topic was read last, and what followed."""
 
     def prepare(self) -> None:
         """Begin without a plan."""
@@ -115,6 +136,12 @@ class ReshardWorld(SessionWorld):
 
     def routing(self) -> Routing:
         """Return what a process that reads the routing topic now knows."""
+        written = [*self.plans], {place: [*beside.records] for place, beside in self.log.decisions.items()}
+        if self._read is None or self._read[0] != written:
+            self._read = written, self._routing()
+        return self._read[1]
+
+    def _routing(self) -> Routing:
         routing = Routing.begun_with(CLEAN.partitions)
         for said in self.plans:
             routing = routing.with_plan(said) if isinstance(said, Plan) else routing.with_marking(said)
@@ -220,6 +247,25 @@ class ReshardWorld(SessionWorld):
         if loses_disk:
             self.disk = MemoryStore(self.log.rng)
         await self.start()
+
+    def judge_log(self) -> None:
+        """Judge all but the indexes and counters of a process."""
+        self.judge_homes()
+        places: dict[str, Place] = {}
+        for partition, records in enumerate(self.committed()):
+            for record in records:
+                name = record.key.decode()
+                assert name not in places, f"{name} is committed twice"
+                places[name] = Place(partition, record.offset)
+        for name, place in self.told.items():
+            assert places.get(name) == place, f"{name} was acknowledged at {place}"
+
+    def judge_index(self, lane: Lane) -> None:
+        """As World; that of an heir only where it serves, at the end of what it inherits."""
+        if lane.lineage is None:
+            super().judge_index(lane)
+        elif lane.is_serving:
+            self.judge_heir(lane)
 
     def judge_homes(self) -> None:
         """Every record is at home; numbers go on within each part of a log, and time from part to part."""

@@ -5,6 +5,9 @@ whose requests are under way.
 
 import asyncio
 
+import pytest
+
+from app.group import GroupBefore
 from tests.sim.group_world import LANES, GroupWorld
 
 PAUSE_S = 0.5
@@ -18,7 +21,9 @@ def owners_in(group: GroupWorld) -> list[str]:
 async def go_on(group: GroupWorld, *names: str) -> None:
     """End the rounds of these workers, whose next ones know how lanes were assigned."""
     for name in names:
-        group[name].begun = group[name].manager.assignment
+        worker = group[name]
+        lanes = [(lane.topic, lane.partition) for lane in worker.manager.lanes]
+        worker.before = GroupBefore(worker.manager.assignment, lanes, worker.membership.place)
     for name in names:
         await group[name].kill()
     for name in names:
@@ -72,3 +77,23 @@ async def test_worker_waits_until_nobody_needs_its_lanes() -> None:
         began = loop.time()
         await group["a"].manager.directory.pause(2.0)
         assert loop.time() - began >= 2.0
+
+
+@pytest.mark.regression(
+    "A worker waited 0.5 s for another one that had gone on with a plan before it could say so."
+)
+async def test_worker_does_not_wait_for_one_whose_last_word_is_lost_with_its_connection() -> None:
+    async with GroupWorld("a", "b") as group:
+        await group.start()
+        await asyncio.sleep(1.0)  # a link that has lasted is not down while it is replaced
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        pausing = asyncio.ensure_future(group["a"].manager.directory.pause(2.0))
+        await asyncio.sleep(0.05)
+
+        group.net.bound.add("b")  # its next round accepts connections again
+        del group.net.listeners["b"]
+        group.net.reset("a", "b")
+
+        await pausing
+        assert loop.time() - began < 0.1

@@ -418,6 +418,16 @@ async def test_who_was_silent_for_long_and_has_lost_the_partition_writes_nothing
         assert partition.end == end
 
 
+async def test_decision_needs_a_confirmed_epoch(net: SimKafkaNet, producer: FencedProducer) -> None:
+    producer._decisions = TopicPartition("events", 0)
+    await asyncio.sleep(IDLE_S_MAX)
+
+    with pytest.raises(NotAppendedError, match="to be confirmed"):
+        await producer.decide(RECORD)
+
+    assert sent(net) == []
+
+
 async def test_busy_owner_asks_now_and_then(net: SimKafkaNet, append: Appender) -> None:
     for _ in range(10):
         await append()

@@ -33,16 +33,7 @@ STEPS = ("planned", "marked", "decide", "decided", "partition")
 
 
 def judge(world: ReshardWorld) -> None:
-    world.judge_homes()
-    told: dict[int, int] = {}
-    places = {}
-    for partition, records in enumerate(world.committed()):
-        for record in records:
-            assert record.key not in places, "committed twice"
-            places[record.key] = (partition, record.offset)
-            told[partition] = told.get(partition, 0) + 1
-    for message_id, place in world.told.items():
-        assert places[message_id.encode()] == tuple(place)
+    world.judge_log()
     judge_heirs(world)
 
 

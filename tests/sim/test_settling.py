@@ -46,7 +46,9 @@ def settling(
 
     log = world.log.another(crashpoint=crashpoint)
     plans = SimpleNamespace(routing=routing, seal=seal)
-    store = SimpleNamespace(routing_topic=plans, deciding_log=log.deciding_log)
+    store = SimpleNamespace(
+        routing_topic=plans, deciding_log=log.deciding_log, release_fence=log.release_fence
+    )
     return Settling(store, CLEAN, world.identity, LoopClock(world), lambda text: None)
 
 

@@ -8,6 +8,7 @@ from app.process.gate import Gate
 from app.process.life import Server, Servers, Turn, bind, supervise
 from dedupe.partition.state import LaneState
 from dedupe.partition.supervisor import LocalLanes
+from dedupe.storage.kept_fences import KeptFences
 from tests.sim.world import World
 
 
@@ -32,7 +33,7 @@ async def test_lanes_that_do_not_serve_yet_are_not_waited_for() -> None:
                 servers,
                 [],
                 stop=stop,
-                turn=Turn(Gate(application, wait_s=0), answer_s=0),
+                turn=Turn(Gate(application, wait_s=0), KeptFences(), answer_s=0),
                 drain_timeout_s=600,
                 linger_s=0,
             )

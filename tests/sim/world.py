@@ -167,14 +167,15 @@ class World:
         """Return the rules by which this process writes a topic."""
         return Pin(topic.partitions, self.identity.check_value.hex())
 
-    def build(self, crashpoint: Crashpoint = no_crashpoint) -> Router:
-        """Return a process's router whose lanes do not run yet."""
+    def build(self, crashpoint: Crashpoint = no_crashpoint, store: SimStore | None = None) -> Router:
+        """Return a process's router whose lanes do not run yet, on a connection that it has, or a new one."""
         lane_at: dict[tuple[str, int], Lane] = {}
 
         def note_fault(fault: str, topic: str, partition: int) -> None:
             self.seen[fault, self.standing(lane_at[topic, partition])] += 1
 
-        store = self.connection = self.log.another(crashpoint=crashpoint, on_fault=note_fault)
+        store = self.connection = store or self.log.another(crashpoint=crashpoint)
+        store.on_fault = note_fault
         self.disk.on_fault = note_fault
         slots, open_turn = asyncio.Semaphore(2), asyncio.Lock()
 

@@ -125,14 +125,14 @@ def can_fork(env: Mapping[str, str]) -> bool:
 
 
 def run(
-    arguments: Sequence[str], *, env: Mapping[str, str], timeout_s: float
+    arguments: Sequence[str], *, env: Mapping[str, str], timeout_s: float, entry: str = ENTRY
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command to its end, as subprocess.run does. Raises subprocess.TimeoutExpired."""
-    if not can_fork(env):
+    if entry == ENTRY and not can_fork(env):
         command = [COMMAND, *arguments]
         return subprocess.run(command, env=env, capture_output=True, timeout=timeout_s, check=False)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = Forked(arguments, env=env, stdout=out.fileno(), stderr=err.fileno())
+        process = Forked(arguments, env=env, stdout=out.fileno(), stderr=err.fileno(), entry=entry)
         try:
             code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:

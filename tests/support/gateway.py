@@ -1,8 +1,8 @@
 """
 A real gateway process for tests: started, killed and started again on the same ports and data.
 
-`main` is the gateway with a crash point: it ends itself with SIGKILL right after the commit step that its
-arguments name was reached for the time that they give.
+`main` is the gateway with a crash point: it ends itself with SIGKILL right after the step that a file names
+was reached for the time that it gives. `main_of_command` is a command with one.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple, Self
 
@@ -43,6 +44,20 @@ class Crash(NamedTuple):
 
     step: str
     hits: int
+    after: str = ""
+    """A step before which none counts."""
+    pid: int | None = None
+    """Of another process that it ends instead."""
+
+    def write(self, path: Path) -> None:
+        """Replace the file that a process looks into; hits count from now on."""
+        writing = path.with_suffix(".new")
+        writing.write_text(json.dumps(self))
+        writing.replace(path)
+
+
+NEVER = Crash("", 0)
+"""Of a process that is to be armed later."""
 
 
 class Gateway:
@@ -75,6 +90,7 @@ class Gateway:
         self.folder = folder
         self.data = folder / "data"
         self.log_path = folder / "gateway.log"
+        self._crash_path = folder / "crash"
         self.port = free_port()
         self.admin_port = free_port()
         self.url = f"http://{HOST}:{self.port}"
@@ -125,6 +141,8 @@ class Gateway:
     def start(self, *, crash: Crash | None = None, wait: bool = True, stderr: int | None = None) -> None:
         """Start the process and wait until it is ready. `stderr` is a descriptor, else the log file."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        if crash is not None:
+            self.arm(crash)
         with self.log_path.open("ab") as output:
             self._process = self._spawn(output, crash, output.fileno() if stderr is None else stderr)
         self._watcher = kill_when_parent_dies(self._process.pid)
@@ -135,14 +153,17 @@ class Gateway:
         env, stdout = self.environment, output.fileno()
         constants = {**self.forked_constants, **self._constants}
         if crash is not None:
-            crashing = [crash.step, str(crash.hits)]
-            entry = f"{__name__}:main"
-            return Forked(crashing, env=env, stdout=stdout, stderr=stderr, entry=entry, constants=constants)
+            path, entry = [str(self._crash_path)], f"{__name__}:main"
+            return Forked(path, env=env, stdout=stdout, stderr=stderr, entry=entry, constants=constants)
         if self.forks and not self._options and stderr == stdout and can_fork(env):
             return Forked(["serve"], env=env, stdout=stdout, stderr=stderr, constants=constants)
         command = [COMMAND] if not self._constants else command_with(self._constants)
         command += ["serve", *self._options]
         return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
+
+    def arm(self, crash: Crash) -> None:
+        """Have a process that was started with a crash end at another one."""
+        crash.write(self._crash_path)
 
     def wait_until_ready(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait for 200 on /readyz, or fail with the tail of the log."""
@@ -233,19 +254,39 @@ class Gateway:
         return code
 
 
+class CrashAt:
+    """A crash point that ends the process as a file says, which may be replaced meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._crash = NEVER
+        self._is_counting = False
+        self._reached = 0
+
+    def __call__(self, name: str) -> None:
+        crash = Crash(*json.loads(self._path.read_text()))
+        if crash != self._crash:
+            self._crash, self._is_counting, self._reached = crash, not crash.after, 0
+        self._is_counting = self._is_counting or name == crash.after
+        self._reached += self._is_counting and name == crash.step
+        if self._reached == crash.hits and name == crash.step:
+            os.kill(crash.pid or os.getpid(), signal.SIGKILL)
+
+
 def main() -> None:
     """Serve until the crash point."""
     from app.main import serve
     from app.settings.model import Settings
     from app.settings.section import load
 
-    step, hits = sys.argv[1], int(sys.argv[2])
-    reached = 0
+    asyncio.run(serve(load(Settings), crashpoint=CrashAt(Path(sys.argv[1]))))
 
-    def crashpoint(name: str) -> None:
-        nonlocal reached
-        reached += name == step
-        if reached == hits:
-            os.kill(os.getpid(), signal.SIGKILL)
 
-    asyncio.run(serve(load(Settings), crashpoint=crashpoint))
+def main_of_command() -> None:
+    """Run a command on Kafka until the crash point; the first argument is the file of `CrashAt`."""
+    from app.cli import main as run
+    from dedupe.storage.kafka.store import KafkaStore
+
+    path = Path(sys.argv.pop(1))
+    KafkaStore.open = partial(KafkaStore.open, crashpoint=CrashAt(path))  # type: ignore[method-assign]
+    run()

@@ -8,10 +8,11 @@ import httpx
 import orjson
 
 from tests.support import forked
-from tests.support.gateway import Gateway
+from tests.support.gateway import Crash, Gateway
 from tests.support.waiting import PATIENCE_S
 
 AUTH = ("web", "")
+COMMAND_THAT_CRASHES = "tests.support.gateway:main_of_command"
 
 _numbers = itertools.count()
 
@@ -29,6 +30,14 @@ def post(client: httpx.Client, path: str, document: Any, **headers: str) -> http
 def cli(gateway: Gateway, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     """Run a command with the gateway's settings."""
     return forked.run(arguments, env=gateway.environment, timeout_s=PATIENCE_S)
+
+
+def cli_until(gateway: Gateway, crash: Crash, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a command that ends itself at a crash point, if it comes there."""
+    path = gateway.folder / "crash-of-command"
+    crash.write(path)
+    arguments = str(path), *arguments
+    return forked.run(arguments, env=gateway.environment, timeout_s=PATIENCE_S, entry=COMMAND_THAT_CRASHES)
 
 
 def division_of(gateway: Gateway) -> list[dict[str, Any]]:

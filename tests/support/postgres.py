@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -96,7 +97,7 @@ class Postgres:
 
     def _end(self) -> None:
         if self._process is not None:
-            self._process.terminate()
+            self._process.send_signal(signal.SIGINT)  # SIGTERM waits for its clients: a catalog keeps some
             try:
                 self._process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:

@@ -43,6 +43,8 @@ class SimNet:
         self.delays_s: defaultdict[tuple[str, str], float] = defaultdict(lambda: delay_s)
         """By sender and receiver, of what is sent from now on."""
         self.listeners: dict[str, Callable[[], asyncio.Protocol]] = {}
+        self.bound: set[str] = set()
+        """Whose sockets stay bound while nobody accepts: who connects waits, until `end`."""
         self.attempts: list[tuple[str, str]] = []
         """Who has tried to connect to whom."""
         self.contexts: defaultdict[str, Context] = defaultdict(copy_context)
@@ -81,9 +83,16 @@ class SimNet:
         self._held = {way for way in self._held if worker not in way}
         self._wake()
 
+    def accept(self, worker: str, make: Callable[[], asyncio.Protocol]) -> None:
+        """Let a worker accept connections."""
+        self.listeners[worker] = make
+        self._wake()
+
     def end(self, worker: str) -> None:
         """Let nothing more be heard of a worker, whose process has ended: all its connections are reset."""
         self.listeners.pop(worker, None)
+        self.bound.discard(worker)
+        self._wake()
         for pipe in [pipe for pipe in self._pipes if worker in pipe.way]:
             pipe.break_off(ConnectionResetError("its process has ended"))
 
@@ -124,7 +133,7 @@ class SimNet:
         self.attempts.append((caller, called))
         ways = (caller, called), (called, caller)
         await asyncio.sleep(sum(self.delays_s[way] for way in ways))
-        while any(way in self._held for way in ways):
+        while any(way in self._held for way in ways) or called in self.bound - self.listeners.keys():
             self._released.clear()
             await self._released.wait()
         if called not in self.listeners or frozenset(ways[0]) in self._cut:
@@ -166,7 +175,7 @@ class SimNetwork:
 
     async def listen(self, make: Callable[[], asyncio.Protocol], listener: Any) -> Callable[[], object]:
         """Listen under the worker's name, whatever the listener."""
-        self._net.listeners[self._worker] = make
+        self._net.accept(self._worker, make)
         return partial(self._net.listeners.pop, self._worker, None)
 
 

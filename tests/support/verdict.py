@@ -7,7 +7,7 @@ The readers here share no code with the gateway's own: plain SQL, and a plain re
 import sqlite3
 import struct
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -18,6 +18,9 @@ from tests.support.client import Client, Receipt
 
 Division: TypeAlias = dict[str, Any]
 """A line of `gateway reshard status --output json`, on one partition."""
+
+SLOTS = 4096
+"""Of a topic that began with a power of two, up to 1,024 partitions."""
 
 WHOLE = [{"offset": 0, "lane_seq": 0}]
 """The parts of a log that was never divided."""
@@ -119,6 +122,34 @@ def assert_sequences_whole(committed: Sequence[Committed], *, division: Sequence
     for (partition, first), sequence in sequences.items():
         whole = list(range(first, first + len(sequence)))
         assert sequence == whole, f"partition {partition} has gaps in lane_seq"
+
+
+def assert_at_home(
+    committed: Sequence[Committed],
+    partitions: int,
+    key_of: Callable[[str], bytes],
+    *,
+    division: Sequence[Division],
+) -> None:
+    """
+    Each record lies where its key was at home: in one of so many partitions, or of twice as many.
+
+    Args:
+        committed: all records.
+        partitions: those that the topic began with; each plan doubles them, or halves them again.
+        key_of: the key of an event without a session, by its message id.
+        division: what `gateway reshard status` says.
+    """
+    offsets = {row["partition"]: [each["offset"] for each in row["begins"]] for row in division}
+    for record in committed:
+        key = record.session.client_hash if record.session else key_of(record.message_id)
+        number = int.from_bytes(key[:8]) % SLOTS
+        home, slot = number % partitions, number // partitions
+        plans = sum(offset <= record.offset for offset in offsets.get(record.partition, [0])) - 1
+        is_doubled = plans % 2 == 1 if record.partition < partitions else True
+        if is_doubled and slot >= SLOTS // partitions // 2:
+            home += partitions
+        assert record.partition == home, f"{record} belongs into partition {home}"
 
 
 def assert_sessions_whole(committed: Sequence[Committed]) -> dict[bytes, int]:

@@ -23,7 +23,8 @@ from app.settings.model import DEVELOPMENT_SECRET
 from dedupe.model.identity import Identity
 from dedupe.model.routing import partition_of
 from tests.support.client import RETRY_PAUSE_S, Client
-from tests.support.gateway import Gateway
+from tests.support.constants import Constants
+from tests.support.gateway import Crash, Gateway
 from tests.support.processes import HOST
 from tests.support.waiting import PATIENCE_S, until_in_thread
 
@@ -31,10 +32,17 @@ LOST = 0.2
 AGAIN = 0.2
 PAUSE_S = 0.05
 REPEATED = 20
+SESSION_EVENTS = 5
 SOURCE = "fault-test"
 
 
-SHORT = {"app.main:DRAIN_LINGER_S": 0.2, "dedupe.cluster.lane_manager:NEW_S": 5.0}
+SESSION = "2dlpu8idjvw2es2uvixfliqYNu0"
+
+SHORT: Constants = {
+    "app.main:DRAIN_LINGER_S": 0.2,
+    "app.process.plan_watch:ALONE_S": 3.0,
+    "dedupe.cluster.lane_manager:NEW_S": 5.0,
+}
 """Waits that a test need not wait for."""
 
 
@@ -42,11 +50,18 @@ class Worker(Gateway):
     """One of the group."""
 
     def __init__(
-        self, folder: Path, name: str, env: Mapping[str, str], *, options: Sequence[str] = ()
+        self,
+        folder: Path,
+        name: str,
+        env: Mapping[str, str],
+        *,
+        options: Sequence[str] = (),
+        constants: Constants = SHORT,
     ) -> None:
-        """Choose ports; nothing is started yet."""
+        """Choose ports; nothing is started yet. Constants stay as they are where there are options."""
         own = {"GATEWAY_WORKER_ID": name, "GATEWAY_PEER_LISTEN": f"{HOST}:0"}
-        super().__init__(folder / name, {**own, **env}, options=options, constants=None if options else SHORT)
+        constants = {} if options else constants
+        super().__init__(folder / name, {**own, **env}, options=options, constants=constants)
         self.name = name
         self.is_in_use = True
         """Whether clients send to it."""
@@ -129,6 +144,26 @@ class Roamer(Client):
         return answer
 
 
+class Device(Roamer):
+    """A client of one session, which numbers its events."""
+
+    def __init__(self, workers: Sequence[Worker], *, seed: int, lost: float = LOST) -> None:
+        super().__init__(workers, seed=seed, lost=lost)
+        self._name = f"device-{seed}"
+        self._sequence = 1
+
+    def new_body(self) -> bytes:
+        """Return the next events of the session."""
+        batch = [self._new_event() for _ in range(self._random.randint(1, SESSION_EVENTS))]
+        first, self._sequence = self._sequence, self._sequence + len(batch)
+        return orjson.dumps(
+            {"client": self._name, "session": SESSION, "firstSequence": first, "batch": batch}
+        )
+
+    def _regrouped_body(self) -> bytes:
+        return self._random.choice(list(self._answers))
+
+
 class Load:
     """Clients that send until told to stop."""
 
@@ -159,9 +194,11 @@ class Load:
 class Workers:
     """The group. Its methods block unless they are asynchronous."""
 
-    def __init__(self, folder: Path, env: Mapping[str, str], count: int) -> None:
+    def __init__(
+        self, folder: Path, env: Mapping[str, str], count: int, *, constants: Constants = SHORT
+    ) -> None:
         """Name so many workers of one topic; none is started yet."""
-        self._folder, self._env = folder, dict(env)
+        self._folder, self._env, self._constants = folder, dict(env), constants
         self.all = [self.new(f"worker-{number}") for number in range(count)]
         self.clients: list[Roamer] = []
         self._probes: list[Roamer] = []  # made beforehand: that takes 0.1 s each
@@ -170,18 +207,18 @@ class Workers:
 
     def new(self, name: str, **env: str) -> Worker:
         """Return a worker that is no member yet."""
-        return Worker(self._folder, name, {**self._env, **env})
+        return Worker(self._folder, name, {**self._env, **env}, constants=self._constants)
 
     @property
     def running(self) -> list[Worker]:
         """Those whose process is there."""
         return [worker for worker in self.all if worker.is_running]
 
-    async def start(self) -> None:
-        """Start all, and wait until they have shared the lanes out."""
+    async def start(self, *, crash: Crash | None = None) -> None:
+        """Start all, with a crash point if one is named, and wait until they have shared the lanes out."""
         self.make_probes()
         for worker in self.all:
-            worker.start(wait=False)
+            worker.start(wait=False, crash=crash)
         for worker in self.all:
             await asyncio.to_thread(worker.wait_until_ready)
         await self.settle()
@@ -228,10 +265,16 @@ class Workers:
         self.clients.append(client)
         return client
 
+    def device(self) -> Device:
+        """Return a client of one session; see `client`."""
+        device = Device(self.all, seed=len(self.clients))
+        self.clients.append(device)
+        return device
+
     @asynccontextmanager
-    async def load(self, clients: int = 4) -> AsyncIterator[Load]:
+    async def load(self, clients: int = 4, *, devices: int = 0) -> AsyncIterator[Load]:
         """Send from so many clients while the context lasts; then finish what was begun."""
-        load = Load([self.client() for _ in range(clients)])
+        load = Load([*(self.client() for _ in range(clients)), *(self.device() for _ in range(devices))])
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as running:
             for client in load.clients:

@@ -27,6 +27,7 @@ from app.settings.replaced import REPLACED
 from app.settings.section import secret_file_variables
 from app.settings.units import MIB
 from dedupe.decide.rejection import RETRIABLE_CODES
+from tests.fault.test_reshard_kills import GROWTH, SHRINK, cells_of
 from tests.support.generated import written_anew
 from tests.support.settings import VARIABLES
 
@@ -220,3 +221,9 @@ def test_documented_costs_of_one_request_are_the_bounds_of_the_code() -> None:
         f"{limits.request_bytes_max // MIB} MiB at most",
     ):
         assert told in table, told
+
+
+def test_commit_document_has_each_crash_point_of_a_plan() -> None:
+    rows = (ROOT / "docs" / "COMMIT.md").read_text().partition("## When a partition is divided")[2]
+    steps = {cell.step for way in (GROWTH, SHRINK) for cell in cells_of(way)}
+    assert {step for step in steps if f"(`{step}`" not in rows} == set()

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fault.test_reshard_kills import GROWTH, SHRINK, cells_of
 from tools.prove.__main__ import prove
-from tools.prove.parts import PARTS, Part, network
+from tools.prove.parts import CELL_S, PARTS, Part, network, reshard
 from tools.prove.report import as_markdown, status_of
 from tools.prove.run import BROKEN, HELD, LEFT_OUT, ROOT, Proof, Ran, Result, missed_in
 
@@ -126,6 +127,25 @@ def test_network_fault_that_misses_its_time_on_a_busy_machine_is_tried_again_and
     assert result.verdict == (HELD if runs == 2 else BROKEN)
     assert ("load of 9, and were tried again" in result.detail) == (runs == 2)
     assert result.tried == f"{runs - 1} of 1 faults"
+
+
+@pytest.mark.parametrize(("budget_s", "cells"), [(0.0, "2"), (10 * CELL_S, "10"), (3600.0, "all")])
+def test_kills_of_plans_are_as_many_as_there_is_time_for(
+    proof: Proof, monkeypatch: pytest.MonkeyPatch, budget_s: float, cells: str
+) -> None:
+    asked: list[dict[str, str]] = []
+
+    def tests(*_: object, **env: str) -> tuple[Ran, int]:
+        asked.append(env)
+        return Ran(0, "held: growth-giver-seen\nheld: shrink-giver-seen\nof something else\n"), 1
+
+    monkeypatch.setattr(proof, "tests", tests)
+    result = reshard(proof, budget_s)
+
+    assert [env["RESHARD_CELLS"] for env in asked] == [cells]
+    everything = len(cells_of(GROWTH)) + len(cells_of(SHRINK))
+    assert result.tried.startswith(f"2 of {everything} kills")
+    assert f"RESHARD_SEED={asked[0]['RESHARD_SEED']}, RESHARD_CELLS={cells}" in result.detail
 
 
 def test_command_that_hangs_is_killed_at_its_limit(proof: Proof, monkeypatch: pytest.MonkeyPatch) -> None:

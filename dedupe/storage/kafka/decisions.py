@@ -92,6 +92,8 @@ async def append_decision(
         batch = encode_batch([record], producer, sequence, bytes_max=DECISION_BYTES_MAX)
         patience = Patience(limit_s, limit_s)
         connection = await patience.connect(connections, await cluster.leader_of(tp))
+        if patience.is_over:
+            raise NotAppendedError("the decision took too long to begin")
         is_in_doubt = True
         produced = await produce(connection, tp, batch, patience, timeout_s=limit_s)
         is_in_doubt = produced.code not in REFUSED_CODES

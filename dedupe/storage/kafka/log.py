@@ -9,7 +9,7 @@ accepts nothing of an older epoch behind the marker, so all of it lies below the
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 from aiokafka import TopicPartition
@@ -54,6 +54,18 @@ if TYPE_CHECKING:
     from dedupe.storage.kafka.store import KafkaStore
 
 logger = structlog.get_logger(__name__)
+
+
+class KafkaFence(NamedTuple):
+    """The fence of a partition, see KeptFences: nothing of its producer is in doubt."""
+
+    producer: FencedProducer
+    end: Offset  # of the partition, since nobody else appends
+    decisions: list[LogRecord]
+    topic_id: bytes
+
+    def close(self) -> None:
+        self.producer.close()
 
 
 class KafkaLog:
@@ -109,6 +121,13 @@ class KafkaLog:
         self._discard()
         if self._has_log_append_time:
             await self._check_timestamp_type()
+        kept = self._store.fences.take(self._tp)
+        if kept is not None and kept.producer.is_confirmed:
+            self._producer, end, self.decisions, self._topic_id = kept
+            self._begin_behind(kept.producer, end)
+            return end
+        if kept is not None:
+            kept.close()
         cluster, crashpoint = self._store.cluster, self._store.crashpoint
         beside = self._beside
         producer = self._producer = FencedProducer(
@@ -138,13 +157,7 @@ class KafkaLog:
                 raise RetriableError(f"cannot fence {self._tp}: {self._config.explain(err)}") from err
             raise
         self._answer_s = ANSWER_S
-        self._leader, marked = producer.leader, producer.marked
-        if 0 < marked.epoch < EPOCH_OF_ROTATION - EPOCHS_LEFT:
-            self._older = marked._replace(epoch=marked.epoch - 1)
-        elif marked.epoch > 0:
-            self._older = None
-        self._expected = end
-        self._renew_after(RENEW_S)
+        self._begin_behind(producer, end)
         return end
 
     async def has_same_topic(self) -> bool:
@@ -257,6 +270,11 @@ class KafkaLog:
             await probe_path(self._config, self._tp, leader, older)
 
     async def close(self) -> None:
+        fences, producer = self._store.fences, self._producer
+        if fences.is_keeping and producer is not None and self._renewal is None:
+            self._producer = None
+            self._throttled_s += producer.throttled_total_s
+            fences.leave(self._tp, KafkaFence(producer, self._expected, self.decisions, self._topic_id))
         self._discard()
         self._close_reader()
 
@@ -267,6 +285,16 @@ class KafkaLog:
 
     def _reader(self, start: Offset, fetch_bytes: int) -> PartitionReader:
         return PartitionReader(self._config, self._store.cluster, self._tp, start, fetch_bytes=fetch_bytes)
+
+    def _begin_behind(self, producer: FencedProducer, end: Offset) -> None:
+        """Write behind an end that nobody else moves."""
+        self._leader, marked = producer.leader, producer.marked
+        if 0 < marked.epoch < EPOCH_OF_ROTATION - EPOCHS_LEFT:
+            self._older = marked._replace(epoch=marked.epoch - 1)
+        elif marked.epoch > 0:
+            self._older = None
+        self._expected = end
+        self._renew_after(max(RENEW_S - producer.confirmed_for_s, 0.0))
 
     def _renew_after(self, seconds: float) -> None:
         self._renew_timer = asyncio.get_running_loop().call_later(seconds, self._begin_renewal)

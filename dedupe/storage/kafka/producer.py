@@ -163,7 +163,7 @@ class FencedProducer:
         try:
             if self._paused_until:
                 await self._rest()
-            if self._must_renew():
+            if not self.is_confirmed:
                 expected = await self.renew(expected)
                 await self._rest()
             batch = self._batch_of(records)
@@ -204,8 +204,12 @@ class FencedProducer:
             NotAppendedError, FencedError, OutcomeUnknownError: see `append`; the producer must be discarded.
         """
         assert self._decisions is not None, "this partition has none beside it"
+        if not self.is_confirmed:  # its leader may have forgotten the epoch, and who has fenced it
+            raise NotAppendedError("the epoch is to be confirmed before a decision")
         place = self._cluster, self._connections, self._decisions
+        self._crashpoint("decide")
         offset = await append_decision(self._config, *place, record, self._producer, self._decided)
+        self._crashpoint("decided")
         self._decided += 1
         return offset
 
@@ -282,14 +286,15 @@ class FencedProducer:
         self._paused_until = asyncio.get_running_loop().time() + seconds
         self._throttled_s += seconds
 
-    def _must_renew(self) -> bool:
+    @property
+    def is_confirmed(self) -> bool:
         """
-        Whether the coordinator must confirm the epoch before the next batch.
+        Whether the coordinator need not confirm the epoch before the next batch.
 
         A leader closes a connection that is idle for ten minutes; so a gateway that was frozen, or cut off,
         for longer finds it closed, and renews, even if the leader has forgotten the epochs.
         """
-        return self.confirmed_for_s > RENEW_S or self._connections.get(self._leader) is None
+        return self.confirmed_for_s <= RENEW_S and self._connections.get(self._leader) is not None
 
     async def _connect(self, patience: Patience) -> None:
         self._leader = await self._cluster.leader_of(self._tp)

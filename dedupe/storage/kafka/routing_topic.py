@@ -8,7 +8,7 @@ unknown the caller writes the record again, which changes nothing.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.plain_producer import PlainProducer
 from dedupe.storage.kafka.reader import FETCH_BYTES_OF_FEW, PartitionReader
 from dedupe.storage.kafka.wire import NO_TOPIC_ID
+from dedupe.storage.log import Crashpoint, no_crashpoint
 from dedupe.storage.routing_records import (
     Close,
     Note,
@@ -52,6 +53,13 @@ class RoutingKey(NamedTuple):
     mac_key: bytes
 
 
+class Beside(NamedTuple):
+    """What was read of a partition with decisions."""
+
+    position: Offset
+    records: tuple[LogRecord, ...]
+
+
 class RoutingTopic:
     """Reads and writes the notes of one clean topic and of its quarantine, and its plans."""
 
@@ -61,6 +69,7 @@ class RoutingTopic:
         cluster: KafkaCluster,
         key: RoutingKey,
         log_id: Callable[[], str],
+        crashpoint: Crashpoint = no_crashpoint,
     ) -> None:
         """Connect to nothing yet; `log_id` returns the id of the cluster."""
         self.name = routing_topic_of(key.topic)
@@ -68,6 +77,7 @@ class RoutingTopic:
         self._cluster = cluster
         self._key = key
         self._log_id = log_id
+        self._crashpoint = crashpoint
         self._tp = TopicPartition(self.name, NOTES_PARTITION)
         self._producer = PlainProducer(config, cluster, self._tp)
         self._notes = Notes()
@@ -75,6 +85,7 @@ class RoutingTopic:
         self._plans_known = 0  # of these, to whoever has asked for the routing
         self._closed: set[int] = set()  # plans
         self._position: Offset = 0
+        self._beside: dict[int, Beside] = {}
         self._turn = asyncio.Lock()
 
     async def notes(self, name: str, topic: str) -> dict[int, str]:
@@ -99,14 +110,17 @@ class RoutingTopic:
             ConfigurationError: a right is missing.
         """
         await self._write(partial(note_record, note))
+        self._crashpoint("noted")
 
     async def write_plan(self, plan: Plan) -> None:
         """Write a plan. Raises as `note` does."""
         await self._write(partial(plan_record, plan))
+        self._crashpoint("planned")
 
     async def write_marking(self, marking: Marking) -> None:
         """Write more marks of a plan. Raises as `note` does."""
         await self._write(partial(marking_record, marking))
+        self._crashpoint("marked")
 
     async def close_plan(self, number: int) -> None:
         """Write the wish that a plan end. Raises as `note` does."""
@@ -158,18 +172,20 @@ class RoutingTopic:
         ids = dict.fromkeys((await self._cluster.topic_id(self._key.topic), NO_TOPIC_ID))
         return Seal(self._log_id(), tuple(ids), self._key.mac_key)
 
-    async def _decisions_of(self, partition: int, slots: asyncio.Semaphore) -> list[LogRecord]:
-        """Return the records beside a clean partition."""
+    async def _decisions_of(self, partition: int, slots: asyncio.Semaphore) -> Sequence[LogRecord]:
+        """Return the records beside a clean partition; only what was written since the last time is read."""
         tp = TopicPartition(self.name, partition + 1)
-        found: list[LogRecord] = []
         async with slots:
             start, end = await self._cluster.offsets(tp, EARLIEST, LATEST)
-            with closing(
-                PartitionReader(self._config, self._cluster, tp, start, fetch_bytes=FETCH_BYTES_OF_FEW)
-            ) as reader:
-                while reader.position < end:
-                    found += await self._read(reader)
-        return found
+            position, records = self._beside.get(partition, (start, ()))
+            if position < end:
+                with closing(
+                    PartitionReader(self._config, self._cluster, tp, position, fetch_bytes=FETCH_BYTES_OF_FEW)
+                ) as reader:
+                    while reader.position < end:
+                        records = (*records, *await self._read(reader))
+                    self._beside[partition] = Beside(reader.position, records)
+        return records
 
     async def _write(self, record_of: Callable[..., NewRecord]) -> None:
         """Write a record into partition 0. Raises as `note` does."""

@@ -8,10 +8,11 @@ from dedupe.model.errors import ConfigurationError, RetriableError
 from dedupe.storage.kafka.cluster import KafkaCluster, group_of
 from dedupe.storage.kafka.config import KafkaConfig
 from dedupe.storage.kafka.group import KafkaMembership
-from dedupe.storage.kafka.log import KafkaLog
+from dedupe.storage.kafka.log import KafkaFence, KafkaLog
 from dedupe.storage.kafka.plain_producer import PlainProducer
 from dedupe.storage.kafka.routing_topic import RoutingKey, RoutingTopic
 from dedupe.storage.kafka.self_test import check_fencing
+from dedupe.storage.kept_fences import KeptFences
 from dedupe.storage.log import Crashpoint, no_crashpoint
 from dedupe.storage.routing_records import Note, routing_topic_of
 
@@ -26,8 +27,11 @@ class KafkaStore:
         self.config = config
         self.crashpoint = crashpoint
         self.cluster = KafkaCluster(config)
+        self.fences: KeptFences[KafkaFence] = KeptFences()
         self._log_id = config.bootstrap_servers
-        self._routing = RoutingTopic(config, self.cluster, routing, lambda: self._log_id) if routing else None
+        self._routing = (
+            RoutingTopic(config, self.cluster, routing, lambda: self._log_id, crashpoint) if routing else None
+        )
 
     @classmethod
     async def open(
@@ -70,6 +74,10 @@ class KafkaStore:
     def deciding_log(self, topic: str, partition: int) -> KafkaLog:
         beside = TopicPartition(routing_topic_of(topic), partition + 1)
         return KafkaLog(self, topic, partition, beside)
+
+    def release_fence(self, topic: str, partition: int) -> None:
+        """See DividedStore."""
+        self.fences.release((topic, partition))
 
     def appender(self, topic: str) -> PlainProducer:
         return PlainProducer(self.config, self.cluster, TopicPartition(topic, 0))
@@ -115,6 +123,7 @@ class KafkaStore:
         )
 
     async def close(self) -> None:
+        self.fences.end()
         if self._routing is not None:
             await self._routing.close()
         self.cluster.close()

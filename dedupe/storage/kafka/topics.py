@@ -137,6 +137,7 @@ async def add_partitions(store: KafkaStore, topic: str, count: int) -> bool:
                 f"Whoever may alter it gives it {count}, then this goes on"
             )
     await _wait_for_leaders(store, topic, count)
+    store.crashpoint("added")
     return True
 
 

@@ -3,8 +3,11 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -66,15 +69,6 @@ def _plain(verdict: Verdict) -> object:
     return [verdict.fate.value, verdict.code] if verdict.code else verdict.fate.value
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("client", HARNESSES)
-def test_client_passes_every_scenario(client: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    failures = run(HARNESSES[client], tmp_path, patience_s=PATIENCE_S)
-    told = capfd.readouterr().out
-    assert failures == 0, told
-    assert told.count(" ok\n") == len(SCENARIOS)
-
-
 STANDING_S = 12.0
 """For scenarios that a client fails by delivering nothing; the right one needs a few seconds."""
 STANDS_STILL = {
@@ -99,24 +93,87 @@ WRONG_CLIENTS = {
 }
 
 
+RUNS_AT_ONCE = 4
+"""They mostly wait."""
+
+
+class Run(NamedTuple):
+    """A run of the scenarios that have `only` in their names."""
+
+    command: str
+    only: str = ""
+    patience_s: float = scenarios.PATIENCE_S
+
+
+RUNS = {client: Run(command, patience_s=PATIENCE_S) for client, command in HARNESSES.items()} | {
+    wrong: Run(
+        f"{sys.executable} -m tests.e2e.clients.wrong_client {wrong}",
+        scenario,
+        STANDING_S if wrong in STANDS_STILL else scenarios.PATIENCE_S,
+    )
+    for wrong, scenario in WRONG_CLIENTS.items()
+}
+"""By the client. Those that take longest come first."""
+
+
+class Told(NamedTuple):
+    """What a run says: how many scenarios failed, and a line of each."""
+
+    failures: int
+    lines: str
+
+
+class Runs:
+    """Runs side by side. A test that is repeated gets a run of its own."""
+
+    def __init__(self, folder: Path, clients: Iterable[str], threads: Executor) -> None:
+        self._numbers, self._folder = count(), folder
+        self._begun = {client: threads.submit(self._run, client) for client in clients}
+
+    def told_of(self, client: str) -> Told:
+        begun = self._begun.pop(client, None)
+        return self._run(client) if begun is None else begun.result()
+
+    def _run(self, client: str) -> Told:
+        command, only, patience_s = RUNS[client]
+        folder, lines = self._folder / f"{client}-{next(self._numbers)}", list[str]()
+        failures = run(command, folder, only=only, patience_s=patience_s, tell=lines.append)
+        return Told(failures, "\n".join(lines))
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """The runs of all clients whose tests were chosen."""
+    here = [item for item in request.session.items if item.path == request.path]
+    params = [test.callspec.params for test in here if hasattr(test, "callspec")]
+    chosen = {param.get("client") or param.get("wrong") for param in params}
+    with ThreadPoolExecutor(RUNS_AT_ONCE) as threads:
+        yield Runs(tmp_path_factory.mktemp("runs"), [client for client in RUNS if client in chosen], threads)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", HARNESSES)
+def test_client_passes_every_scenario(client: str, runs: Runs) -> None:
+    failures, lines = runs.told_of(client)
+    assert failures == 0, lines
+    assert [line.endswith(" ok") for line in lines.splitlines()] == [True] * len(SCENARIOS)
+
+
 @pytest.mark.regression("The conformance run let clients pass that store moved events twice.")
 @pytest.mark.slow
-@pytest.mark.parametrize(("wrong", "scenario"), WRONG_CLIENTS.items(), ids=list(WRONG_CLIENTS))
-def test_a_client_that_is_wrong_does_not_pass(
-    wrong: str, scenario: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    command = f"{sys.executable} -m tests.e2e.clients.wrong_client {wrong}"
-    patience_s = STANDING_S if wrong in STANDS_STILL else scenarios.PATIENCE_S
-    assert run(command, tmp_path, only=scenario, patience_s=patience_s) == 1
-    assert STANDS_STILL.get(wrong, "FAILED") in capfd.readouterr().out
+@pytest.mark.parametrize("wrong", WRONG_CLIENTS)
+def test_a_client_that_is_wrong_does_not_pass(wrong: str, runs: Runs) -> None:
+    failures, lines = runs.told_of(wrong)
+    assert failures == 1, lines
+    assert STANDS_STILL.get(wrong, "FAILED") in lines
 
 
 @pytest.mark.slow
 def test_a_client_that_sends_again_in_another_session_does_not_pass_a_crash_of_the_gateway(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
-    command = f"{sys.executable} -m tests.e2e.clients.wrong_client renumbers_on_retry"
-    assert run(command, tmp_path, only="crashed_gateway") == 1
-    told = capfd.readouterr().out
+    command, lines = f"{sys.executable} -m tests.e2e.clients.wrong_client renumbers_on_retry", list[str]()
+    assert run(command, tmp_path, only="crashed_gateway", tell=lines.append) == 1
+    (told,) = lines
     assert "stored twice" in told
     assert " 0 stored twice" not in told

@@ -55,6 +55,10 @@ class SimDice:
         """Return 1 to `most`."""
         return self._random.randint(1, most)
 
+    def seconds(self, low_s: float, high_s: float) -> float:
+        """Return how long something takes, in [low_s, high_s]; what takes no time draws nothing."""
+        return self._random.uniform(low_s, high_s) if high_s > 0 else 0.0
+
     async def step(self) -> None:
         """Let other tasks run, as each wait for an answer does."""
         for _ in range(self.count(SLOW_STEPS_MAX) if self.says(self.faults.slow) else 1):

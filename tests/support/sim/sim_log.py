@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -27,9 +28,11 @@ from dedupe.model.errors import (
 )
 from dedupe.model.types import LogRecord, NewRecord, Offset
 from dedupe.storage.fencing_appender import FencingAppender
+from dedupe.storage.kept_fences import KeptFences
 from dedupe.storage.log import NOTE_BYTES_MAX, Crashpoint, no_crashpoint
 from dedupe.storage.notes import BEGUN_EMPTY, SESSIONS
 from tests.support.sim.faults import NO_FAULTS, OnFault, SimDice, SimFaults, ignore_fault
+from tests.support.sim.log_times import LogTimes, Span
 
 READ_RECORDS_MAX = 100
 """One batch of a read. Small, so that tests of moderate size see several."""
@@ -52,6 +55,18 @@ class Request:
     """Behind what its writer has sent before; a leader that lacks some of it sees a gap of sequences."""
     records: Sequence[NewRecord]
     base: Offset | None = None  # once it is in the log
+
+
+class SimFence(NamedTuple):
+    """A fence that a log leaves to the next one, see KeptFences."""
+
+    epoch: int
+    end: Offset
+    incarnation: int
+    decisions: Sequence[LogRecord]
+
+    def close(self) -> None:
+        """There is nothing to release."""
 
 
 class SimPartition:
@@ -178,6 +193,7 @@ class SimStore:
             on_fault: told of every fault that befalls this connection's calls of partitions.
         """
         self.rng = SimDice(faults)
+        self.fences: KeptFences[SimFence] = KeptFences()
         self.on_fault = on_fault
         self.crashpoint = crashpoint
         self.is_available = True
@@ -187,6 +203,9 @@ class SimStore:
         """Leaders to which large packets of this connection vanish: appends, and probes."""
         self.latency_s: dict[str, float] = {}
         """How long each answer of a leader takes."""
+        self.routing_topic: Any = None  # of a process that knows of plans
+        self.times = LogTimes()
+        """How long everybody's answers take."""
         self.leaders: dict[tuple[str, int], str] = {}
         """Of partitions, for all connections; the others have LEADER."""
         self._log_id = log_id
@@ -208,6 +227,7 @@ class SimStore:
         other.decisions = self.decisions
         other.epochs = self.epochs
         other.leaders = self.leaders
+        other.times = self.times
         return other
 
     def mend(self) -> None:
@@ -268,6 +288,10 @@ class SimStore:
     def deciding_log(self, topic: str, partition: int) -> "SimDecidingLog":
         return SimDecidingLog(self, topic, partition)
 
+    def release_fence(self, topic: str, partition: int) -> None:
+        """See DividedStore."""
+        self.fences.release((topic, partition))
+
     def appender(self, topic: str) -> FencingAppender:
         return FencingAppender(self.partition_log(topic, 0))
 
@@ -288,8 +312,15 @@ class SimStore:
 
     async def close(self) -> None:
         """See LogStore. The log itself stays."""
+        self.fences.end()
+
+    async def pass_time(self, span: Span, share: float = 1.0) -> None:
+        """Let a share of a drawn time pass."""
+        if (taken_s := share * self.rng.seconds(*span)) > 0:
+            await asyncio.sleep(taken_s)
 
     async def _reach(self) -> None:
+        await self.pass_time(self.times.ask)
         await self.rng.step()
         if not self.is_available:
             raise RetriableError("the simulated log is unavailable")
@@ -311,15 +342,18 @@ class SimLog:
         self._epoch: int | None = None
         self._expected: Offset = 0
         self._incarnation = 0
+        self.decisions: Sequence[LogRecord] = ()
         self._logger = structlog.get_logger(__name__).bind(topic=topic, partition=partition)
         self.pause_after_append_s = self.throttled_s = 0.0
 
     async def fence(self) -> Offset:
-        self._epoch = None
-        await self._call(RetriableError)
+        if self._takes_fence():
+            return self._expected
+        await self._call(RetriableError, self._store.times.fence, 1 / 2)
         self._incarnation = self._partition.incarnation
         epoch = self._partition.fence()
         end = self._expected = self._partition.high_watermark
+        await self._store.pass_time(self._store.times.fence, 1 / 2)
         await self._rng.step()
         if self._strikes("lose_reply"):
             raise RetriableError("simulated: the fence was not answered")
@@ -379,7 +413,7 @@ class SimLog:
         if epoch is None:
             raise NotAppendedError("this writer has not fenced the partition since its last error")
         await self._send_large(OutcomeUnknownError)
-        await self._call(NotAppendedError)
+        await self._call(NotAppendedError, self._store.times.produce, 1 / 2)
         self._check_room()
         if self._strikes("rival"):
             self._partition.fence()
@@ -396,6 +430,7 @@ class SimLog:
         if self._strikes("delay_sight"):
             self._partition.hidden_from = base
         self._store.crashpoint("commit")
+        await self._store.pass_time(self._store.times.produce, 1 / 2)
         await self._rng.step()
         if self._partition.replicas_s:
             await asyncio.sleep(self._partition.replicas_s)
@@ -407,7 +442,18 @@ class SimLog:
 
     async def close(self) -> None:
         """See PartitionLog. Idempotent."""
+        epoch, self._epoch = self._epoch, None
+        if epoch is not None and self._store.fences.is_keeping:
+            fence = SimFence(epoch, self._expected, self._incarnation, self.decisions)
+            self._store.fences.leave((self._topic, self._number), fence)
+
+    def _takes_fence(self) -> bool:
+        """Whether the partition's last log has left its fence to this one."""
         self._epoch = None
+        if (kept := self._store.fences.take((self._topic, self._number))) is not None:
+            self._epoch, self._expected, self._incarnation, self.decisions = kept
+            self._partition.hidden_from = None  # readers wait until they see all that was answered
+        return kept is not None
 
     async def _answer_late(self) -> None:
         """Raise OutcomeUnknownError where the answer to an append is late or lost."""
@@ -448,9 +494,16 @@ class SimLog:
             raise OutcomeUnknownError("simulated: the append was not answered", is_unanswered=True)
         raise err("simulated: no answer in time")
 
-    async def _call(self, refusal: type[RetriableError]) -> None:
-        """Reach the broker, or raise `refusal`. What is still under way there may arrive just before."""
+    async def _call(
+        self, refusal: type[RetriableError], takes: Span | None = None, share: float = 1.0
+    ) -> None:
+        """
+        Reach the broker, or raise `refusal`. What is still under way there may arrive just before.
+
+        It takes a share of a drawn time, that of a question unless another one is given.
+        """
         await self._rng.step()
+        await self._store.pass_time(self._store.times.ask if takes is None else takes, share)
         if self._store.latency_s:
             await asyncio.sleep(self._store.latency_s.get(self.leader, 0.0))
         err = OutcomeUnknownError if refusal is NotAppendedError else refusal
@@ -495,13 +548,14 @@ class SimDecidingLog(SimLog):
 
     def __init__(self, store: SimStore, topic: str, partition: int) -> None:
         super().__init__(store, topic, partition)
-        self.decisions: list[LogRecord] = []
         self._beside = store.decisions.setdefault((topic, partition), SimPartition())
 
     async def fence(self) -> Offset:
         """Take an epoch, have both marked in any order, then read both: each step may be the last."""
-        self._epoch = None
-        await self._call(RetriableError)
+        if self._takes_fence():
+            return self._expected
+        steps = self._store.times.fence, 1 / 4
+        await self._call(RetriableError, *steps)
         self._incarnation = self._partition.incarnation
         both = [self._partition, self._beside]
         epoch = self._store.epochs[self._topic, self._number] = 1 + max(
@@ -510,13 +564,13 @@ class SimDecidingLog(SimLog):
         if self._rng.says(0.5):
             both.reverse()
         for part in both:
-            await self._call(RetriableError)
+            await self._call(RetriableError, *steps)
             self._arrive_late()
             if part.epoch >= epoch or self._store.epochs[self._topic, self._number] != epoch:
                 raise RetriableError("simulated: another owner takes the partition over")
             part.mark(epoch)
         end = self._expected = self._partition.high_watermark
-        await self._call(RetriableError)
+        await self._call(RetriableError, *steps)
         self.decisions = list(self._beside.records)
         if self._strikes("lose_reply"):
             raise RetriableError("simulated: the fence was not answered")
@@ -529,7 +583,7 @@ class SimDecidingLog(SimLog):
         if epoch is None:
             raise NotAppendedError("this owner has not fenced the partition since its last error")
         await self._send_large(OutcomeUnknownError)
-        await self._call(NotAppendedError)
+        await self._call(NotAppendedError, self._store.times.produce, 1 / 2)
         if self._strikes("refuse"):
             raise NotAppendedError("simulated: the leader refused the decision")
         request = Request(epoch, 0, [record])
@@ -540,6 +594,7 @@ class SimDecidingLog(SimLog):
             raise OutcomeUnknownError("simulated: the decision is still under way")
         self._beside.arrive(request)
         self._store.crashpoint("decided")
+        await self._store.pass_time(self._store.times.produce, 1 / 2)
         await self._rng.step()
         await self._answer_late()
         self._epoch = epoch

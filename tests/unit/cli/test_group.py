@@ -36,12 +36,17 @@ def stats(
 
 A = stats("aaf-")
 B = stats("ffaa", follows="01")
+FENCED = A | {"partitions": [*A["partitions"][:2], A["partitions"][2] | {"last_error": "FencedError"}]}
+"""A has lost a partition to the worker that serves it now."""
 
 
 def risks_of_a(own: dict[str, Any], others: dict[str, Any], silent: dict[str, str]) -> list[str]:
     return list(restart_risks("a", {"workers": {"a": own, **others}, "silent": silent}))
 
 
+@pytest.mark.regression(
+    "A worker that others had taken a partition from counted as failing: no plan was taken until it ended."
+)
 @pytest.mark.parametrize(
     ("own", "others", "silent", "risks"),
     [
@@ -58,6 +63,7 @@ def risks_of_a(own: dict[str, Any], others: dict[str, Any], silent: dict[str, st
         (B, {"b": A}, {}, ["no_standby"]),
         (stats("aaf-", in_doubt=2), {"b": B}, {}, ["in_doubt"]),
         (stats("aaf-", last_error="no"), {"b": B}, {}, ["failing"]),
+        (FENCED, {"b": B}, {}, []),
         (stats("aafr"), {"b": B}, {}, ["restoring"]),
         (A | {"disk": {"has_room": False}}, {"b": B}, {}, ["disk_full"]),
     ],

@@ -22,6 +22,7 @@ async def room_after_a_look(router: Router, path: Path, free_min_bytes: int) -> 
     watching = asyncio.ensure_future(disk.watch(router, interval_s=3_600))
     await asyncio.sleep(0)
     watching.cancel()
+    await asyncio.wait([watching])
     assert router.has_disk_room == disk.has_room
     return router.has_disk_room
 

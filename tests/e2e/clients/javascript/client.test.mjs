@@ -5,7 +5,7 @@ import { appendFileSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSyn
 import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { test } from "node:test";
+import { describe, test } from "node:test";
 import { gunzipSync } from "node:zlib";
 
 import { Analytics, Client, hasId, itemStorage, judge, movedOf, QueueFullError, settlement, verdictOf } from "../../../../clients/javascript/gateway-analytics.js";
@@ -61,9 +61,13 @@ class Server {
 /** The core, and all of it. */
 const KINDS = [Client, Analytics];
 
+/** They mostly wait, for answers and for times. */
+const AT_ONCE = 4;
+const sideBySide = [];
+
 /** A test with a server and clients, which are closed. */
 function client_test(name, work) {
-  test(name, { timeout: 60_000 }, async () => {
+  sideBySide.push([name, async () => {
     const server = await Server.start();
     const clients = [];
     const open = (options = {}, Kind = Client) => {
@@ -77,7 +81,7 @@ function client_test(name, work) {
       for (const client of clients) await client.close();
       server.stop();
     }
-  });
+  }]);
 }
 
 const raw = (status, text, headers = {}) => (_, response) => {
@@ -657,4 +661,8 @@ client_test("of many dead letters those stay that the gateway has no copy of", a
   while ((await client.deadLetters()).length > 1_002) await new Promise((resolve) => setTimeout(resolve, 20));
   const left = (await client.deadLetters()).map(({ sequence }) => sequence);
   assert.deepEqual(left.slice(0, 4), [0, 2, 3, 4]);
+});
+
+describe("with a server", { concurrency: AT_ONCE }, () => {
+  for (const [name, run] of sideBySide) test(name, { timeout: 60_000 }, run);
 });
