@@ -217,7 +217,7 @@ class _Process:
         """
         gate = self._gates[0]
         turn = Turn(gate, opened.fences, answer_s=settings.limits.answer_timeout)
-        background_tasks = [*this.background_tasks, open_gate(gate, this.router, opened.fences)]
+        background_tasks = [*this.background_tasks, open_gate(gate, this.router, opened.fences, turn.is_due)]
         if opened.plans is not None:
             assert self._house is not None
             watch = build_plan_watch(settings, opened, this.router, self._house, turn.is_due)

@@ -3,7 +3,6 @@
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -57,23 +56,25 @@ async def announce(
     )
 
 
-async def open_gate(gate: Gate, router: Router, fences: KeptFences[Any]) -> None:
+async def open_gate(gate: Gate, router: Router, fences: KeptFences[Any], is_over: asyncio.Event) -> None:
     """
     Let requests in once all partitions serve, or after GATE_S, since some may replay for long.
 
     In a group requests wait in the router for their own partitions, so the first that serves opens the gate.
-    What is kept of the last round's fences is given up then: a lane that comes later fences anew.
+    What is kept of the last round's fences is given up then: a lane that comes later fences anew. A round
+    that is to end meanwhile (`is_over`) has closed the gate, and keeps its fences for the next one.
     """
     fences.hand_out()
     is_in_group = router.standing is not None
     router.is_paused = router.goes_on
-    with suppress(TimeoutError):
-        async with asyncio.timeout(GATE_S):
-            while not router.has_served:
-                if is_in_group and any(route.is_serving for route in router.routes):
-                    gate.open()
-                    router.is_paused = False
-                await asyncio.sleep(GATE_POLL_S)
+    opened_at = asyncio.get_running_loop().time() + GATE_S
+    while not router.has_served and asyncio.get_running_loop().time() < opened_at:
+        await asyncio.sleep(GATE_POLL_S)
+        if is_over.is_set():
+            return
+        if is_in_group and any(route.is_serving for route in router.routes):
+            gate.open()
+            router.is_paused = False
     gate.open()
     router.is_paused = False
     fences.end()

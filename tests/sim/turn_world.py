@@ -177,7 +177,7 @@ class TurnWorker(Worker):
                 router,
                 self.lanes,
                 self._servers,
-                [open_gate(self.gate, router, store.fences), watch.run()],
+                [open_gate(self.gate, router, store.fences, turn.is_due), watch.run()],
                 stop=self._stop_event,
                 turn=turn,
                 drain_timeout_s=DRAIN_S,
