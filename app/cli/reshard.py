@@ -144,10 +144,10 @@ def status(url: Url = DEFAULT_URL, admin_token: Token = None, output: Output = N
 
     A line has partition, slots (0: it rests), state, inherits (parts of logs that it reads before its own, in
     their order), begins (where each part of its own log begins, and the lane_seq of the first record there),
-    lineage (as what its index counts the records that it inherits), lag (offsets of what it inherits that its
-    owner has yet to read before it serves, as the gateway at --url knows; none if no gateway answers) and
-    plan (how often the topic was planned anew). What happens next is said on stderr. The Spark audit takes
-    the JSON.
+    lineage (as what its index counts the records that it inherits), counts (until when how many partitions
+    had slots), lag (offsets of what it inherits that its owner has yet to read before it serves, as the
+    gateway at --url knows; none if no gateway answers) and plan (how often the topic was planned anew). What
+    happens next is said on stderr. The Spark audit takes the JSON.
 
     Example: `gateway reshard status`
     """

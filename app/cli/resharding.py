@@ -172,6 +172,7 @@ class Resharding:
                     "inherits": [said(level) for level in lineage.levels] if lineage else [],
                     "begins": [start._asdict() for start in routing.starts_of(partition)],
                     "lineage": lineage and _told(lineage),
+                    "counts": [count._asdict() for count in routing.counts],
                     "begun_with": routing.base,
                     "plan": routing.version.plan,
                 }

@@ -22,6 +22,7 @@ from loadtests.bench.spark_jobs import CHUNK_RECORDS, KEPT, PARTITIONS, bench_ev
 from pipeline.audit import checks, evaluation
 from pipeline.audit.checks import BEFORE_FIRST
 from pipeline.audit.columns import read_with_changes, read_with_stored
+from pipeline.audit.forgotten import DedupeBounds
 from pipeline.audit.proof import Known, prove, prove_locally
 from pipeline.runtime.session import create_session
 from pipeline.sources.extent import ranges_of
@@ -63,7 +64,7 @@ def each_check(records: DataFrame) -> None:
     summaries, _ = evaluation.summarize(checked, KNOWN.preceding, {})
     assert not evaluation.find_faults(checked, summaries, KNOWN.preceding)
     own = checks.with_earlier_keys(checked, None)
-    assert not evaluation.find_repeats(own, None, checks.DedupeBounds())
+    assert not evaluation.find_repeats(own, None, DedupeBounds())
     checked.unpersist()
 
 

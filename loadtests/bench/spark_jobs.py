@@ -24,6 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from dedupe.model.types import Event, NewRecord
 from pipeline.audit import checks, evaluation
+from pipeline.audit.forgotten import DedupeBounds
 from pipeline.runtime import options
 from pipeline.runtime.session import create_session
 from pipeline.runtime.streams import StreamPlan
@@ -78,9 +79,7 @@ class Bench:
         summaries, _ = evaluation.summarize(checked, {}, {})
         assert sum(summary.records for summary in summaries) == self._records
         assert not evaluation.find_faults(checked, summaries, {})
-        assert not evaluation.find_repeats(
-            checks.with_earlier_keys(checked, None), None, checks.DedupeBounds()
-        )
+        assert not evaluation.find_repeats(checks.with_earlier_keys(checked, None), None, DedupeBounds())
         checked.unpersist()
 
     def archive(self, source: Source, run: int) -> None:

@@ -16,8 +16,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from dedupe.model.record import VERSION as VERSION_READ
-from pipeline.audit.distances import with_keys_between
 from pipeline.audit.division import UNDIVIDED, Division, Jump
+from pipeline.audit.forgotten import DedupeBounds, is_forgotten, with_keys_between
 from pipeline.audit.links import links
 from pipeline.audit.rules import documents, flaw, has_checksum, is_as_written, is_erased, is_of_its_key
 from pipeline.transforms.clean_topic import BASE_HEADER_BYTES, decoded, routed_partition
@@ -105,13 +105,6 @@ _HEADER_COLUMNS = (
     *("client_hash", "session_hash", "sequence", "acknowledged_through", "gs"),
 )
 _AFFECTED = ("kind", "partition", "offset", "message_id", "source", "detail")
-
-
-class DedupeBounds(NamedTuple):
-    """How far back a gateway remembers ids: both bounds hold, and None is unknown."""
-
-    window: timedelta | None = None
-    keys_max: int | None = None  # in one partition
 
 
 class PrecedingRecord(NamedTuple):
@@ -343,17 +336,6 @@ def outside_retention(checked: DataFrame, retention: timedelta) -> DataFrame:
     newest = checked.agg(F.max("timestamp").alias("newest"))
     old = checked.crossJoin(newest).where(F.col("timestamp") < F.col("newest") - F.lit(retention))
     return affected(old, F.lit(OUTSIDE_RETENTION), F.concat(F.lit("of "), F.col("timestamp").cast("string")))
-
-
-def is_forgotten(bounds: DedupeBounds) -> Column:
-    """Whether a known bound lets a gateway accept the copy as a new event; of distances.with_keys_between."""
-    is_forgotten = F.lit(False)
-    if bounds.window is not None:
-        age = F.col("timestamp") - F.col("earlier_timestamp")
-        is_forgotten = is_forgotten | (age >= F.lit(bounds.window))
-    if bounds.keys_max is not None:
-        is_forgotten = is_forgotten | F.coalesce(F.col("keys_between") > bounds.keys_max, F.lit(False))
-    return is_forgotten
 
 
 def _bits(conditions: Mapping[str, Column]) -> Column:

@@ -1,7 +1,7 @@
 """How a topic was divided into other partitions, as `gateway reshard status --output json` says it."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,8 @@ class Jump(NamedTuple):
 
 OFFSET_END = 2**63 - 1
 """Behind all offsets."""
+TIME_END_MS = 253_402_300_800_000
+"""Behind all times: the year 10000."""
 
 
 class Inherited(NamedTuple):
@@ -33,6 +35,14 @@ class Inherited(NamedTuple):
     lane_seq_min: int  # none counts as one before it
 
 
+class Period(NamedTuple):
+    """A time in which so many partitions had slots."""
+
+    since_ms: int
+    until_ms: int
+    partitions: int
+
+
 class Division(NamedTuple):
     """The partitions that a topic began with, and how the records of others are numbered."""
 
@@ -44,6 +54,8 @@ class Division(NamedTuple):
     """Offsets from which on partitions without slots have no records."""
     inherited: tuple[Inherited, ...] = ()
     """What each index counts: a pair of records that is in none of them is counted by none."""
+    periods: tuple[Period, ...] = ()
+    """Without a gap; the last one goes on. None if that is not known."""
 
     @classmethod
     def only(cls, begun_with: int) -> "Division":
@@ -57,7 +69,8 @@ UNDIVIDED = Division(0)
 
 def read_division(path: Path) -> Division:
     """Return what a file says. Raises UsageError."""
-    begun_with, first_lane_seqs = 0, {}
+    begun_with, first_lane_seqs, periods = 0, {}, tuple[Period, ...]()
+    with_slots = 0
     jumps, ends, inherited = list[Jump](), dict[int, int](), list[Inherited]()
     try:
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -71,11 +84,24 @@ def read_division(path: Path) -> Division:
                 if by := int(start["lane_seq"]) - int(start["ended_seq"]):
                     jumps.append(Jump(partition, int(start["offset"]), by))
             inherited += _inherited(row)
+            with_slots += row["slots"] > 0
+            periods = _periods(row.get("counts"))
     except (OSError, ValueError, LookupError, TypeError) as err:
         raise UsageError(f"{path} is no output of `gateway reshard status --output json`: {err!r}") from None
     if not begun_with:
         raise UsageError(f"{path} names no partition")
-    return Division(begun_with, first_lane_seqs, tuple(jumps), ends, tuple(inherited))
+    if periods:
+        periods = (*periods[:-1], periods[-1]._replace(partitions=with_slots))
+    return Division(begun_with, first_lane_seqs, tuple(jumps), ends, tuple(inherited), periods)
+
+
+def _periods(counts: Sequence[Mapping[str, Any]] | None) -> tuple[Period, ...]:
+    """Return the periods that counts end, and one without partitions behind them; none if nothing is told."""
+    if counts is None:
+        return ()
+    ends = [int(count["until_ms"]) for count in counts]
+    starts = zip([0, *ends], [*ends, TIME_END_MS], [*(int(c["partitions"]) for c in counts), 0], strict=True)
+    return tuple(Period(*period) for period in starts)
 
 
 def _inherited(row: Mapping[str, Any]) -> Iterator[Inherited]:

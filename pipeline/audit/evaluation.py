@@ -15,8 +15,9 @@ from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from pipeline.audit import checks, clients, stretches
-from pipeline.audit.checks import DedupeBounds, PrecedingRecord
+from pipeline.audit.checks import PrecedingRecord
 from pipeline.audit.division import UNDIVIDED, Division
+from pipeline.audit.forgotten import DedupeBounds
 from pipeline.audit.places import second_places
 from pipeline.audit.verdict import (
     AffectedRecord,

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.audit.checks import FOREIGN, IN_EARLIER_LOG, OTHER_LOG, DedupeBounds
+from pipeline.audit.checks import FOREIGN, IN_EARLIER_LOG, OTHER_LOG
+from pipeline.audit.forgotten import DedupeBounds
 from pipeline.audit.scope import Scope
 from pipeline.audit.verdict import AffectedRecord, Finding
 from pipeline.errors import UsageError

@@ -8,9 +8,9 @@ Events of client sessions that are stored in two places, as DataFrame functions.
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.audit.checks import ALLOWED_REPEAT, REPEATED, SECOND_PLACE, DedupeBounds, affected, is_forgotten
-from pipeline.audit.distances import with_keys_between
+from pipeline.audit.checks import ALLOWED_REPEAT, REPEATED, SECOND_PLACE, affected
 from pipeline.audit.division import UNDIVIDED, Division
+from pipeline.audit.forgotten import DedupeBounds, is_forgotten, with_keys_between
 
 
 def places(records: DataFrame) -> DataFrame:

@@ -10,9 +10,10 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 
 from pipeline.audit import scope
-from pipeline.audit.checks import BEFORE_FIRST, DedupeBounds, PrecedingRecord
+from pipeline.audit.checks import BEFORE_FIRST, PrecedingRecord
 from pipeline.audit.division import Division
 from pipeline.audit.expected import Expected, expect_archive
+from pipeline.audit.forgotten import DedupeBounds
 from pipeline.audit.proof import Known
 from pipeline.audit.reconciliation import Reading, Reconciliation, Stats, reconcile
 from pipeline.audit.saved_state import AuditState
@@ -253,9 +254,12 @@ def check_partitions(request: AuditRequest, expected: Expected) -> None:
 def _dedupe_bounds(request: AuditRequest, stats: Stats | None, partitions: int | None) -> DedupeBounds:
     """Return how far back ids are remembered: the user's options win over the gateway's settings."""
     bounds = stats.dedupe_bounds if stats else DedupeBounds()
-    keys_max = bounds.keys_max
+    window, keys_max = request.window or bounds.window, bounds.keys_max
+    if request.division is not None and request.division.periods:
+        told = stats.document.get("index_keys_max") if stats else None
+        return DedupeBounds(window, request.index_keys_max or told, request.division.periods)
     # A quarantine has fewer partitions, and the same share of keys.
     clean = len(stats.document["partitions"]) if stats else partitions
     if request.index_keys_max is not None and clean is not None:
         keys_max = request.index_keys_max // clean
-    return DedupeBounds(request.window or bounds.window, keys_max)
+    return DedupeBounds(window, keys_max)

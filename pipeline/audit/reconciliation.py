@@ -15,7 +15,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.audit.checks import DedupeBounds
+from pipeline.audit.forgotten import DedupeBounds
 from pipeline.errors import PipelineError
 
 STATS_PATH = "/admin/v1/stats"

@@ -120,7 +120,7 @@ def as_document(audit: AuditResult) -> dict[str, Any]:
         "seconds": round(audit.seconds, 3),
         "version": version("idempotent-ingestion-gateway"),
         "window_seconds": audit.dedupe_bounds.window and audit.dedupe_bounds.window.total_seconds(),
-        "index_keys_max_of_partition": audit.dedupe_bounds.keys_max,
+        "index_keys_max_of_partition": audit.dedupe_bounds.keys_max_of_partition,
         "partition_count": audit.partition_count,
         "records": audit.records,
         "deep": audit.is_deep,

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from pipeline.audit.checks import NOTICES, OPEN_QUESTIONS, VIOLATIONS, DedupeBounds
+from pipeline.audit.checks import NOTICES, OPEN_QUESTIONS, VIOLATIONS
+from pipeline.audit.forgotten import DedupeBounds
 from pipeline.audit.reconciliation import DIFFERS, Reconciliation
 from pipeline.sources.records import Selection
 

@@ -11,7 +11,6 @@ from dedupe.model.types import NewRecord
 from pipeline.audit import checks
 from pipeline.audit.checks import (
     BEFORE_FIRST,
-    DedupeBounds,
     check_order,
     check_records,
     faulty,
@@ -22,6 +21,7 @@ from pipeline.audit.checks import (
 )
 from pipeline.audit.deep import wrong_keys
 from pipeline.audit.evaluation import summarize
+from pipeline.audit.forgotten import DedupeBounds
 from pipeline.schema import RECORD
 from tests.support.foreign import without_checksum
 from tests.support.records import SECRET, RecordMaker

@@ -16,18 +16,18 @@ from dedupe.model.types import NewRecord
 from pipeline.audit.checks import (
     ALLOWED_REPEAT,
     DUPLICATE,
-    DedupeBounds,
     check_records,
     repeated_hashes,
     repeats,
     with_earlier_keys,
 )
 from pipeline.audit.division import OFFSET_END, Inherited, Jump, read_division
+from pipeline.audit.forgotten import DedupeBounds
 from pipeline.errors import UsageError
 from tests.pipeline.conftest import JobRunner
 from tests.pipeline.test_checks import as_dataframe
 from tests.support.logs import append_to_log
-from tests.support.records import RecordMaker
+from tests.support.records import START_MS, RecordMaker
 
 FIRST = 10
 JUMP = 1 << 32
@@ -148,6 +148,7 @@ def test_record_behind_the_cut_of_a_partition_that_rests_is_found(
 def test_file_says_where_numbers_jump(tmp_path: Path) -> None:
     told = written(tmp_path, row(0, (0, 0, 0), (9, 9, 9), (20, 33, 17)), row(3, (0, 7, 0), slots=0))
     division = read_division(told)
+    assert not division.periods
     assert division[:4] == (1, {0: 0, 3: 7}, (Jump(0, 20, 16),), {3: 0})
 
 
@@ -204,9 +205,13 @@ def test_a_jump_excuses_no_repeat(
 
 @pytest.mark.regression("Numbers that jump at a cut excused a repeat: an audit said CLEAN.")
 def test_audit_of_a_repeat_behind_a_jump_is_not_clean(job: JobRunner, tmp_path: Path) -> None:
-    append_to_log(tmp_path / "log", repeated())
-    told = written(tmp_path, row(0, (0, 0, 0), (12, JUMP, 12), lineage=LINEAGE))
-    options = ("--reshard", told, "--window", "7d", "--index-keys-max", 1000)
+    """Its partition was the only one within the window, and remembers as many ids as then."""
+    maker = RecordMaker(1)
+    other = maker.record(maker.event("of partition 1"), lane_seq=JUMP)
+    append_to_log(tmp_path / "log", repeated() | {1: [other]})
+    rows = row(0, (0, 0, 0), (12, JUMP, 12), lineage=LINEAGE), row(1, (0, JUMP, 0))
+    told = written(tmp_path, *(each | {"counts": [count(START_MS, 1)]} for each in rows))
+    options = ("--reshard", told, "--window", "7d", "--index-keys-max", 29)
     done = job("audit", "--source", f"log://{tmp_path / 'log'}", *options)
     assert (done.exit_code, "its event is stored before, within the window" in done.stdout) == (1, True), done
 
@@ -229,10 +234,34 @@ def test_what_came_before_the_cut_counts_for_an_heir(spark: SparkSession, tmp_pa
     assert kinds(spark, repeated(partition=1), told, 28) == [ALLOWED_REPEAT]
 
 
+@pytest.mark.regression("An audit excused repeats by the share of more partitions than a gateway had.")
+def test_partitions_that_were_divided_remember_as_many_as_before_for_a_window(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The repeat is 29 records behind its event."""
+    day_ms, plan = 86_400_000, row(0, (0, 0, 0), (12, JUMP, 12), lineage=LINEAGE)
+    more = row(1, (0, JUMP, 0))
+    lately = written(tmp_path, *(each | {"counts": [count(START_MS + 50, 1)]} for each in (plan, more)))
+    assert kinds(spark, repeated(), lately, 29) == [DUPLICATE]
+    assert kinds(spark, repeated(), lately, 28) == [ALLOWED_REPEAT]
+    long_ago = [count(START_MS - 8 * day_ms, 1)]
+    told = written(tmp_path, *(each | {"counts": long_ago} for each in (plan, more)))
+    assert kinds(spark, repeated(), told, 2 * 29) == [DUPLICATE]
+    assert kinds(spark, repeated(), told, 2 * 29 - 1) == [ALLOWED_REPEAT]
+    later = written(tmp_path, plan | {"counts": [count(START_MS + day_ms, 2)]})
+    assert kinds(spark, repeated(), later, 2 * 29) == [DUPLICATE]
+    assert kinds(spark, repeated(), later, 2 * 29 - 1) == [ALLOWED_REPEAT]
+
+
+def count(until_ms: int, partitions: int) -> dict[str, int]:
+    return {"until_ms": until_ms, "partitions": partitions}
+
+
 def kinds(spark: SparkSession, lanes: dict[int, list[NewRecord]], told: Path, keys_max: int) -> list[str]:
     checked = with_earlier_keys(check_records(as_dataframe(spark, lanes), 1), None)
-    bounds = DedupeBounds(timedelta(days=7), keys_max)
-    found = repeats(checked, repeated_hashes(checked), bounds, read_division(told))
+    division = read_division(told)
+    bounds = DedupeBounds(timedelta(days=7), keys_max, division.periods)
+    found = repeats(checked, repeated_hashes(checked), bounds, division)
     return [record["kind"] for record in found.collect()]
 
 

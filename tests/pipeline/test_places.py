@@ -14,7 +14,8 @@ from dedupe.model.identity import fingerprint_of
 from dedupe.model.record import FLAG_ID_ASSIGNED
 from dedupe.model.types import Event, NewRecord, Session
 from pipeline.audit import checks
-from pipeline.audit.checks import DedupeBounds, check_records, with_earlier_keys
+from pipeline.audit.checks import check_records, with_earlier_keys
+from pipeline.audit.forgotten import DedupeBounds
 from pipeline.audit.places import places, second_places
 from tests.pipeline.conftest import JobRunner
 from tests.pipeline.test_checks import as_dataframe

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.audit.checks import DedupeBounds
+from pipeline.audit.forgotten import DedupeBounds
 from pipeline.audit.reconciliation import (
     AGREES,
     DIFFERS,

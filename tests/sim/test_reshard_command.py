@@ -244,6 +244,7 @@ async def test_status_says_as_what_each_index_counts_what_it_inherits() -> None:
         told = (lineage.levels[0].partition, 0, lineage.levels[0].end, lineage.levels[0].shift)
         assert (level["partition"], level["start"], level["end"], level["shift"], begins_at) == (*told, 0)
         assert level["lane_seq_min"] == 0
+        assert [count["partitions"] for count in row["counts"]] == [CLEAN.partitions]
 
 
 async def spread_widely(world: ReshardWorld) -> None:
