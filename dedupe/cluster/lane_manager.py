@@ -252,10 +252,9 @@ class LaneManager:
         while True:
             try:
                 await self._apply_role(number, lane)
-            except IdentityMismatchError:
-                raise
             except (Exception, asyncio.CancelledError) as err:
-                if is_own_cancellation(err):
+                if is_own_cancellation(err) or isinstance(err, IdentityMismatchError):
+                    lane.forget()  # an index that was followed, and waits for its lane to be released
                     raise
                 problem: dict[str, Any] = {"error": f"{type(err).__name__}: {err}"}
                 if not isinstance(err, GatewayError):

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from dedupe.decide.lineage import Lineage, Mark, Piece, lineage_of
-from dedupe.model.slots import Slot, first_homes, routing_table, slot_of
+from dedupe.model.slots import Slot, first_homes, routing_table, slot_of, slots_by_home
 from dedupe.model.types import Offset
 
 
@@ -210,18 +210,17 @@ class Routing:
         if not moves:
             return self
         targets = {move.target for move in moves}
-        pieces, homes = dict(self.pieces), list(self.homes)
+        pieces, homes, slots_before = dict(self.pieces), list(self.homes), slots_by_home(self.homes)
         for partition in cut & (targets | {move.source for move in moves}):
-            piece = self._piece_of(self.decisions[partition])
+            piece = self._piece_of(self.decisions[partition], slots_before[partition])
             pieces[partition] = (*pieces.get(partition, ()), piece)
         for first, last, _, target in moves:
             homes[first : last + 1] = [target] * (last + 1 - first)
         all_pieces = [piece for each in pieces.values() for piece in each]
-        lineages = dict(self.lineages)
+        lineages, slots = dict(self.lineages), slots_by_home(homes)
         for target in targets:
-            slots = frozenset(slot for slot, home in enumerate(homes) if home == target)
             lineage = lineage_of(
-                *(target, self.plan.number, slots, all_pieces, self.base, self.plan.read_from_ms),
+                *(target, self.plan.number, slots[target], all_pieces, self.base, self.plan.read_from_ms),
                 marks=self.marks,
             )
             lineages[target] = replace(lineage, empty_until=dict(self.plan.empty_until).get(target, 0))
@@ -234,11 +233,10 @@ class Routing:
             counts=(*self.counts, Count(until_ms, len(had_slots))),
         )
 
-    def _piece_of(self, cut: Decision) -> Piece:
-        """Return the piece of a partition's log that a cut ends."""
+    def _piece_of(self, cut: Decision, slots: frozenset[Slot]) -> Piece:
+        """Return the piece of a partition's log that a cut ends, in which it had these slots."""
         assert cut.offset is not None
         start = self.starts_of(cut.partition)[-1]
-        slots = frozenset(slot for slot, home in enumerate(self.homes) if home == cut.partition)
         return Piece(
             *(cut.plan, 0, cut.partition, start.offset, cut.offset, start.lane_seq, cut.lane_seq),
             *(cut.timestamp_ms, slots),

@@ -50,6 +50,14 @@ def routing_table(homes: Sequence[int], partitions: int) -> list[int]:
     return [homes[slot_of_remainder(remainder, partitions)] for remainder in range(len(homes))]
 
 
+def slots_by_home(homes: Sequence[int]) -> dict[int, frozenset[Slot]]:
+    """Return the slots of each partition that has some; `homes` is by slot."""
+    slots: dict[int, list[Slot]] = {}
+    for slot, home in enumerate(homes):
+        slots.setdefault(home, []).append(slot)
+    return {home: frozenset(each) for home, each in slots.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionMap:
     """Which partition a key has now."""

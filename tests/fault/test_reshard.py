@@ -207,12 +207,14 @@ def test_new_indexes_are_prepared_and_nobody_is_refused_there_and_back(gateway: 
         assert sum(each["restored_records"] for each in heirs[-PARTITIONS:]) < 2 * PARTITIONS * NEAR
 
 
-async def copied(bootstrap_servers: str, topic: str) -> list[ConsumerRecord[bytes, bytes]]:
+async def copied(
+    bootstrap_servers: str, topic: str, partitions: int = 2 * PARTITIONS + 1
+) -> list[ConsumerRecord[bytes, bytes]]:
     """Return all records of a topic, by partition and offset."""
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_servers, auto_offset_reset="earliest")
     await consumer.start()
     try:
-        places = [TopicPartition(topic, each) for each in range(2 * PARTITIONS + 1)]
+        places = [TopicPartition(topic, each) for each in range(partitions)]
         consumer.assign(places)
         await consumer.seek_to_beginning()
         ends, found = await consumer.end_offsets(places), []

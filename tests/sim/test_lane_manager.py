@@ -595,3 +595,19 @@ async def test_clock_of_another_worker_does_not_move_a_lanes_window() -> None:
         )
         await site.handler.submit(event.partition, tomorrow)
         assert site.lanes[event.partition].partition_index.index.state.newest_timestamp_ms == world.clock.ms
+
+
+@pytest.mark.regression(
+    "A worker that went on with a plan while a lane was about to move to it could not open that lane's index."
+)
+async def test_round_that_ends_while_a_lane_moves_here_closes_its_index() -> None:
+    world = await pinned()
+    async with running(Site(world)) as site:
+        site.assign(OTHER, SELF)
+        site.receive_status(OTHER, owned=True)
+        await site.until_caught_up()
+        site.assign(SELF, OTHER)  # which has not released them yet
+        await asyncio.sleep(0.5)
+        assert not any(lane.is_running for lane in site.lanes)
+
+    assert all(lane.recovery.opened is None for lane in site.lanes)
