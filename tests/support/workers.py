@@ -238,11 +238,11 @@ class Workers:
             if isinstance(error, BaseException):
                 raise error
 
-    async def settle(self) -> None:
-        """Wait until every lane has one owner and is followed, and all workers own as many."""
-        await until_in_thread(self._is_settled, self._why_not_settled)
+    async def settle(self, *, are_even: bool = True) -> None:
+        """Wait until every lane has one owner and is followed, and, if even, all workers own as many."""
+        await until_in_thread(partial(self._is_settled, are_even=are_even), self._why_not_settled)
 
-    def _is_settled(self) -> bool:
+    def _is_settled(self, *, are_even: bool) -> bool:
         running = self.running
         states = [worker.states() for worker in running]
         if len({*map(len, states)}) > 1:
@@ -251,7 +251,7 @@ class Workers:
         follows = self._env.get("GATEWAY_STANDBY") != "false" and len(running) > 1
         wanted = {"active": 1, "following": int(follows)}
         owned = [row.count("active") for row in states]
-        return max(owned) - min(owned) <= 1 and all(
+        return (not are_even or max(owned) - min(owned) <= 1) and all(
             column.count(state) == count for column in columns for state, count in wanted.items()
         )
 

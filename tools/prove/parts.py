@@ -27,7 +27,7 @@ KILL_S, KILLS_BEGIN_S = 8.0, 45.0  # what a kill takes, and what comes before th
 INPUT_FAULTS_MAX, INPUT_EVENTS_MAX = 40, 10_000_000
 INPUT_EVENTS_A_SECOND = 3_000  # that a group of two cores reads and is read, through kills
 CASE_S = 75.0  # of one network fault
-CELL_S = 8.0  # of one kill during a plan, where two groups run at once
+CELL_S = 14.0  # of one kill during a plan
 KILLS_OF_PLANS = "tests/fault/test_reshard_kills.py"
 TIME = "gap_s"
 """In the message of a network test whose bound of time was missed, which a busy machine does, too."""
@@ -143,7 +143,7 @@ def reshard(proof: Proof, budget_s: float) -> Result:
     count = max(2, min(everything, int(budget_s / CELL_S)))
     seed = str(proof.rng.randrange(10**6))
     env = {"RESHARD_CELLS": "all" if count == everything else str(count), "RESHARD_SEED": seed}
-    ran, _ = proof.tests("reshard", ["-n", "2", "-rA", KILLS_OF_PLANS], budget_s, **env)
+    ran, _ = proof.tests("reshard", ["-rA", KILLS_OF_PLANS], budget_s, **env)
     held = {line for line in ran.output.splitlines() if line.startswith("held: ")}
     how = f"RESHARD_SEED={seed}, RESHARD_CELLS={env['RESHARD_CELLS']}"
     result = _of_tests(ran, f"{len(held)} of {everything} kills at steps of a plan, 0 lost, 0 twice")
@@ -265,7 +265,7 @@ PARTS = [
         (kills.__doc__ or "").strip(),
     ),
     Part("inputs", 5, inputs, _no_kafka),
-    Part("reshard", 14, reshard, _no_kafka),
+    Part("reshard", 20, reshard, _no_kafka),
     Part("network", 22, network, lambda: _no_kafka() or _no_namespaces()),
     Part("disks", 7, disk),
     Part("audit", 6, audit, lambda: _no_kafka() or _no_spark()),
