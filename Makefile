@@ -22,11 +22,11 @@ run: $(VENV)/.stamp-run ## start the gateway in the foreground; GATEWAY_* variab
 native: $(VENV)/.stamp-native ## build the native module, which halves the CPU of plain events; needs Rust, or Debian and root
 	@echo "The native module is installed: the gateway uses it from its next start on."
 
-test: $(TEST_NEEDS) ## run all tests, three at a time; or some, e.g. make test ARGS="tests/unit -x"
-	@[ -n "$(ARGS)" ] || echo "All tests, about half an hour on two cores: Spark in two processes, and in a third" \
+test: $(TEST_NEEDS) ## run all tests, four at a time; or some, e.g. make test ARGS="tests/unit -x"
+	@[ -n "$(ARGS)" ] || echo "All tests, about half an hour on two cores: Spark in two processes, and in two more" \
 	  "gateways, logs and brokers, faults, SDKs, simulation, contracts and units." \
 	  "Those that need Python alone, in about a minute: make unit"
-	@exec $(BIN)/pytest $(or $(ARGS),-n 3 --reruns 1)
+	@exec $(BIN)/pytest $(or $(ARGS),-n 4 --reruns 1)
 
 unit: export SIM_HISTORIES ?= 250
 unit: $(VENV)/.stamp-dev ## run the tests that need Python alone, with a quarter of the simulated histories, in a minute

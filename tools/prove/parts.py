@@ -265,7 +265,7 @@ PARTS = [
         (kills.__doc__ or "").strip(),
     ),
     Part("inputs", 5, inputs, _no_kafka),
-    Part("reshard", 20, reshard, _no_kafka),
+    Part("reshard", 66, reshard, _no_kafka),  # all of them in an hour
     Part("network", 22, network, lambda: _no_kafka() or _no_namespaces()),
     Part("disks", 7, disk),
     Part("audit", 6, audit, lambda: _no_kafka() or _no_spark()),
