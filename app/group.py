@@ -109,6 +109,11 @@ class GroupLanes:
             if not self._goes_on:
                 await self.membership.leave()
 
+    async def leave(self) -> None:
+        """Leave the group, if the last round has kept its place for a next one, which does not begin."""
+        if self._goes_on:
+            await self.membership.leave()
+
     async def go_on(self) -> None:
         self._goes_on = True
         await self.manager.directory.pause(PEERS_S)

@@ -143,6 +143,7 @@ class _Process:
         before: GroupBefore | None = None
         owned: Sequence[int] | None = None
         opened: OpenLog | None = None
+        this: Round | None = None
         background: list[asyncio.Task[None]] = []
         async with AsyncExitStack() as logs:
             while goes_on(self._stop, owned):
@@ -175,6 +176,8 @@ class _Process:
                     owned = await self._run_round(settings, opened, this)
                     before = this.lanes.left if isinstance(this.lanes, GroupLanes) else None
                     self._house.plan_progress.wait()
+            if this is not None and isinstance(this.lanes, GroupLanes):
+                await this.lanes.leave()
         for gate in self._gates[:1]:
             gate.open()
         if background:

@@ -119,16 +119,14 @@ class Settling:
             IdentityMismatchError: somebody else has decided.
         """
         others_at = self.clock.monotonic() + OTHERS_S
-        routing, is_closing = await self.store.routing_topic.routing(self.topic.partitions)
-        for partition in routing.decisions.keys() & frozenset(own):  # whoever decided has fenced it
-            self.store.release_fence(self.topic.name, partition)
+        routing, is_closing = await self._routing_of_others(own)
         if not routing.undecided:
             return False
         while routing.undecided:
             if routing.takes_marks:
                 marking = Marking(routing.version.plan, (), is_last=True)
                 await self.store.routing_topic.write_marking(marking)
-                routing, is_closing = await self.store.routing_topic.routing(self.topic.partitions)
+                routing, is_closing = await self._routing_of_others(own)
                 continue
             is_patient = self.clock.monotonic() < others_at
             due = routing.undecided & frozenset(own) if is_patient else routing.undecided
@@ -137,6 +135,13 @@ class Settling:
             routing, is_closing = await self.store.routing_topic.routing(self.topic.partitions)
         self.tell_decisions(routing)
         return True
+
+    async def _routing_of_others(self, own: Collection[int]) -> tuple[Routing, bool]:
+        """Return the routing before this process decides; whoever decided what it owned has fenced it."""
+        routing, is_closing = await self.store.routing_topic.routing(self.topic.partitions)
+        for partition in routing.decisions.keys() & frozenset(own):
+            self.store.release_fence(self.topic.name, partition)
+        return routing, is_closing
 
     def tell_decisions(self, routing: Routing) -> None:
         """Tell what is decided of the last plan."""

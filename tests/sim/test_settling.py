@@ -7,11 +7,12 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dedupe.decide.layout import Layout
-from dedupe.decide.resharding import Routing
+from dedupe.decide.resharding import Marking, Plan, Routing
 from dedupe.storage.log import no_crashpoint
 from dedupe.storage.settling import OTHERS_S, Settling
 from tests.sim.crashes import SimulatedCrashError
@@ -47,7 +48,10 @@ def settling(
     log = world.log.another(crashpoint=crashpoint)
     plans = SimpleNamespace(routing=routing, seal=seal)
     store = SimpleNamespace(
-        routing_topic=plans, deciding_log=log.deciding_log, release_fence=log.release_fence
+        routing_topic=plans,
+        deciding_log=log.deciding_log,
+        release_fence=log.release_fence,
+        fences=log.fences,
     )
     return Settling(store, CLEAN, world.identity, LoopClock(world), lambda text: None)
 
@@ -147,4 +151,30 @@ async def test_whoever_settles_may_end_anywhere(step: str, number: int, others: 
     await settling(world).settle()  # a process that starts
 
     assert world.routing().version.cut == set(range(CLEAN.partitions))
+    await go_on(world)
+
+
+@pytest.mark.regression(
+    "A worker that was frozen during a plan kept the fence of a partition that others had decided."
+)
+async def test_fence_of_a_partition_that_others_decide_before_the_last_marks_is_released() -> None:
+    world = await begun()
+    (plan,) = world.plans
+    assert isinstance(plan, Plan)
+    world.plans[-1] = plan._replace(read_from_ms=1, marks=await world.marks())
+    owner = settling(world)
+    store: Any = owner.store
+    log = store.deciding_log(CLEAN.name, 0)
+    await log.fence()
+    store.fences.keep()
+    await log.close()
+
+    async def write_marking(marking: Marking) -> None:
+        world.plans.append(marking)
+        await settling(world).settle(range(CLEAN.partitions))  # others, while it is frozen
+
+    store.routing_topic.write_marking = write_marking
+    await owner.settle([0])
+
+    assert store.fences.take((CLEAN.name, 0)) is None
     await go_on(world)

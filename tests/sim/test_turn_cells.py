@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from app.group import PEERS_S
+from app.process.life import BEGIN_S
+from dedupe.storage.settling import OTHERS_S
 from tests.sim.seeds import DEFAULT_HISTORIES, each_seed
 from tests.sim.turn_load import Load
 from tests.sim.turn_world import BEGUN, DUE, LEFT, STEPS, TurnWorker, TurnWorld
@@ -115,3 +118,29 @@ async def test_worker_that_is_stopped_at_any_step_ends_its_turn_first(step: str,
         assert not load.refused()
         assert max(asked.took_s for asked in load.asked) <= STOPPED_S
         await group.judge()
+
+
+@pytest.mark.regression(
+    "A worker that was stopped between two rounds, while another one was frozen, did not leave the group."
+)
+async def test_worker_that_is_stopped_between_two_rounds_leaves_the_group() -> None:
+    async with TurnWorld("a", "b", "c") as group:
+        await group.start()
+        frozen, stopping = Misfortune(Random(0), DUE, "freeze", 1), Misfortune(Random(0), LEFT, "stop", 1)
+        frozen.lasts_s = PEERS_S + BEGIN_S + 0.5
+
+        def on_step(worker: TurnWorker, step: str) -> None:
+            frozen.on_step(worker, step)
+            stopping.on_step(worker, step)
+
+        group.on_step = on_step
+        stopping.lasts_s = OTHERS_S
+        command = group.plan(4)
+        await group.until(lambda: bool(group.steps))
+        await group.until(lambda: any(not worker.is_alive for worker in group.workers.values()))
+
+        assert len(group.coordinator.places) == len(group.workers) - 1
+        await command
+        await frozen.end()
+        await stopping.end()
+        await group.settle(WHOLE_S)

@@ -133,6 +133,8 @@ class TurnWorker(Worker):
                 owned = await self._run_round(store, router)
                 before = self.lanes.left
                 self._progress.wait()
+            if self.world.router is not None:
+                await self.lanes.leave()
             self.gate.open()
             opening.cancel()
 
