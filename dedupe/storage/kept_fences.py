@@ -32,7 +32,8 @@ class KeptFences(Generic[Kept]):
         self._kept: dict[PartitionName, Kept] = {}
 
     def keep(self) -> None:
-        """Keep the fences of all logs that are closed from now on."""
+        """Keep the fences of all logs that are closed from now on, and none of before."""
+        self.end()
         self.is_keeping = True
 
     def hand_out(self) -> None:

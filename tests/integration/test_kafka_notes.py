@@ -6,10 +6,12 @@ log's, or has lost records, is told of and not gone on with.
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from dedupe.decide.resharding import Decision, Plan, Routing, spread_over
 from dedupe.model.errors import ConfigurationError, IdentityMismatchError, RetriableError
 from dedupe.model.types import Topic
 from dedupe.storage.kafka.older_gateways import old_notes, stop_older_gateways
@@ -111,6 +113,51 @@ async def test_routing_topic_that_was_made_anew_is_told_of(
 
     with pytest.raises(ConfigurationError, match=f"topic {ROUTING} has lost records"):
         await notes_of(stores[0], "pin", TOPIC)
+
+
+async def test_decision_that_the_log_has_lost_is_not_remembered(private_kafka_broker: KafkaBroker) -> None:
+    bootstrap, topic = private_kafka_broker.bootstrap_servers, "lost"
+    await create_topic(bootstrap, topic, partitions=4)
+    await create_topic(bootstrap, f"{topic}.routing", partitions=5)
+    store, other = [await open_store(bootstrap, topic) for _ in range(2)]
+    plan = Plan(1, 4, spread_over(Routing.begun_with(2), 4))
+    await store.routing_topic.write_plan(plan)
+    log = store.deciding_log(topic, 0)
+    await log.fence()
+    seal = await store.routing_topic.seal()
+    await log.decide(seal.record_of(Decision(1, 0, 0), now_ms=1))
+    await log.close()
+    assert (await store.routing_topic.routing(2))[0].decisions.keys() == {0}
+
+    await delete_topics(bootstrap, [f"{topic}.routing"])
+    await create_topic(bootstrap, f"{topic}.routing", partitions=5)
+    async with asyncio.timeout(PATIENCE_S):
+        while not await is_written(other, plan):
+            await asyncio.sleep(0.05)
+        said = [""]
+        while (routing := await routing_of(store, said)) is None:
+            await asyncio.sleep(0.05)
+
+    assert "and was read to" in " ".join(said)
+    assert not routing.decisions
+    for each in (store, other):
+        await each.close()
+
+
+async def is_written(store: KafkaStore, plan: Plan) -> bool:
+    with suppress(RetriableError):
+        await store.routing_topic.write_plan(plan)
+        return True
+    return False
+
+
+async def routing_of(store: KafkaStore, said: list[str]) -> Routing | None:
+    """Return the routing; None if the log cannot be read now, which says why."""
+    try:
+        return (await store.routing_topic.routing(2))[0]
+    except RetriableError as err:
+        said.append(str(err))
+        return None
 
 
 async def test_store_without_the_routing_topic_has_no_notes(private_kafka_broker: KafkaBroker) -> None:

@@ -241,13 +241,18 @@ class KafkaLog:
 
     async def decide(self, record: NewRecord) -> None:
         """Append a decision beside the partition; raises as `append` does, and must follow a fence."""
+        if self._renewal is not None:
+            await asyncio.wait({self._renewal})
         if self._producer is None:
             raise NotAppendedError(f"{self._tp} is not fenced")
+        self._is_appending = True
         try:
             await self._producer.decide(record)
         except BaseException:
             self._discard()
             raise
+        finally:
+            self._is_appending = False
 
     @property
     def leader(self) -> str:

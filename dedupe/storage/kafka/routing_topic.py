@@ -178,6 +178,9 @@ class RoutingTopic:
         async with slots:
             start, end = await self._cluster.offsets(tp, EARLIEST, LATEST)
             position, records = self._beside.get(partition, (start, ()))
+            if end < position:
+                del self._beside[partition]  # what was read may be lost
+                raise RetriableError(f"{tp} ends at {end}, and was read to {position}")
             if position < end:
                 with closing(
                     PartitionReader(self._config, self._cluster, tp, position, fetch_bytes=FETCH_BYTES_OF_FEW)
