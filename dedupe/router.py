@@ -180,14 +180,23 @@ class Router:
         return outcomes
 
     async def session(
-        self, client_hash: bytes, session_hash: bytes, *, is_ended: bool = False
+        self,
+        client_hash: bytes,
+        session_hash: bytes,
+        *,
+        is_ended: bool = False,
+        deadline: Deadline | None = None,
     ) -> SessionState | None:
         """
         Return the state of a client session, None if it is unknown; note that its client has ended it.
 
+        Waits until `deadline` while its lane moves, as `submit` does; not at all without one.
+
         Raises LaneNotActiveError, IndexUnavailableError (retriable).
         """
         route = self.routes[self.partition_of(client_hash)]
+        if deadline is not None and not route.is_serving:
+            await route.wait(deadline)
         return await route.session(client_hash + session_hash, is_ended=is_ended)
 
     def drain(self) -> None:

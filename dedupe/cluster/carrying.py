@@ -24,6 +24,13 @@ class Carrying:
 
     def holds_up(self, owned: Iterable[int]) -> bool:
         """Whether lanes that this worker owns have yet to serve, so that it follows none yet."""
-        if self._until is None or self._clock.monotonic() >= self._until:
-            return False
-        return not all(self._lanes[number].has_served for number in owned)
+        return self._is_young and not all(self._lanes[number].has_served for number in owned)
+
+    def is_failing(self, number: int) -> bool:
+        """Whether a lane waits for its log or index: one that has yet to serve may try again meanwhile."""
+        lane = self._lanes[number]
+        return lane.health.is_failing and (lane.has_served or not self._is_young)
+
+    @property
+    def _is_young(self) -> bool:
+        return self._until is not None and self._clock.monotonic() < self._until

@@ -219,7 +219,7 @@ class LaneManager:
     def is_expected(self, number: int) -> bool:
         """Return whether a worker should serve the lane within seconds."""
         if self.role_of(number) is Role.OWNER:
-            return not self.lanes[number].health.is_failing
+            return not self._carrying.is_failing(number)
         if self.directory.absent_s(self.assignment.owners[number]) >= EXPECTED_S:
             return False
         return not any(number in status.failing for status in self.directory.alive().values())
@@ -237,7 +237,7 @@ class LaneManager:
         given_up = self.hand_overs.given_up
         running = self._running - given_up
         active = {number for number in running if self.lanes[number].state is LaneState.ACTIVE}
-        failing = {number for number in running if self.lanes[number].health.is_failing}
+        failing = {number for number in running if self._carrying.is_failing(number)}
         owned, slow = frozenset(self._running), self.hand_overs.slow
         told = frozenset(active), frozenset(failing), self.is_leaving, given_up, self.standing.unserved()
         lacking = without_index(self.lanes, running, self._clock)

@@ -136,6 +136,38 @@ class DecisionContract:
         for log in (second, rival):
             await log.close()
 
+    @pytest.mark.regression(
+        "A lane served after a plan under an epoch that another worker had ended, until its first append."
+    )
+    async def test_fence_that_is_seen_to_be_over_is_taken_anew(self, world: LogWorld) -> None:
+        store = await keeping(world)
+        first, rival = store.deciding_log(world.topic, 0), await deciding(world)
+        await decided(first)
+        await first.append(records_of(0, 1))
+        await first.close()
+        await decided(rival)
+        await rival.append(records_of(1, 1))
+
+        second = store.deciding_log(world.topic, 0)
+        await second.bounds()  # as a lane does before it fences
+        end = await second.fence()
+
+        assert [record[1:] for record in await read_all(second, 0, end)] == records_of(0, 2)
+        assert await second.append(records_of(2, 1)) >= end
+        for log in (second, rival):
+            await log.close()
+
+    async def test_fence_is_gone_on_with_by_who_sees_the_end_that_it_has_left(self, world: LogWorld) -> None:
+        store = await keeping(world)
+        first, second = (store.deciding_log(world.topic, 0) for _ in range(2))
+        await decided(first)
+        base = await first.append(records_of(0, 1))
+        await first.close()
+
+        assert (await second.bounds())[1] == base + 1
+        assert await second.fence() == base + 1  # and no marker of another fence is there
+        await second.close()
+
     async def test_fence_that_is_released_is_taken_anew(self, world: LogWorld) -> None:
         store = await keeping(world)
         for release in (lambda: store.release_fence(world.topic, 0), store.fences.end):

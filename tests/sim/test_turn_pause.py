@@ -7,13 +7,17 @@ Times are virtual, those of the log as measured: see tests/support/sim/log_times
 """
 
 import asyncio
+import hashlib
 from random import Random
 
 import pytest
 
+from dedupe.model.clock import Deadline
+from tests.sim.group_world import DEADLINE_S
 from tests.sim.seeds import each_seed
 from tests.sim.turn_load import Load, Turned, p99
-from tests.sim.turn_world import DUE, TurnWorld
+from tests.sim.turn_world import BEGUN, DUE, OPENED, TurnWorker, TurnWorld
+from tests.sim.world import CLEAN
 from tests.support.sim.log_times import MEASURED, THREE_BROKERS
 
 STAYING_S = {"one broker": 0.3, "three brokers": 0.35}
@@ -25,6 +29,9 @@ MET_MIN = 30
 QUIET_S = 0.2
 LOOK_S = 0.002
 GROWTH = 4, 2
+FAILED_CALLS = 3
+SESSIONS = 32
+"""So many that each partition has some."""
 
 
 async def divided(group: TurnWorld, load: Load, partitions: int) -> Turned:
@@ -55,6 +62,59 @@ async def test_every_worker_is_ready_all_the_time() -> None:
             await asyncio.sleep(LOOK_S)
         await command
         assert not unready
+
+
+@pytest.mark.regression(
+    "Sessions were refused with 503 from the opening of the gate until all partitions served."
+)
+async def test_sessions_are_read_as_soon_as_requests_are_let_in() -> None:
+    async with TurnWorld("a", "b", "c") as group:
+        await group.start()
+        reading: list[asyncio.Task[None]] = []
+
+        async def read(worker: TurnWorker) -> None:
+            deadline = Deadline(worker.world.clock, DEADLINE_S)
+            for number in range(SESSIONS):
+                client = hashlib.blake2b(bytes([number]), digest_size=16).digest()
+                assert await worker.router.session(client, client, deadline=deadline) is None
+
+        group.on_step = lambda worker, step: (
+            reading.append(worker._within(read(worker))) if step == OPENED else None
+        )
+        for partitions in GROWTH:
+            command = group.plan(partitions)
+            await group.until(lambda: bool(group.steps))
+            await group.until(lambda: group.are_serving)
+            await command
+            await asyncio.gather(*reading)
+            await group.settle()
+        assert len(reading) == len(group.workers) * len(GROWTH)
+
+
+@pytest.mark.regression(
+    "Requests were refused with 503 while a partition, after a plan, was fenced only at a second attempt."
+)
+@pytest.mark.parametrize("partition", [0, GROWTH[0] - 1], ids=["one that stays", "a new one"])
+async def test_requests_wait_for_a_partition_that_is_tried_again(partition: int) -> None:
+    async with TurnWorld("a", "b", "c") as group:
+        await group.start()
+        load, failing = Load(group, Random(0)), iter([FAILED_CALLS])
+
+        def on_step(_worker: TurnWorker, step: str) -> None:
+            if step == BEGUN and (calls := next(failing, 0)):
+                group.world.log.partition(CLEAN.name, partition).outage_calls = calls
+
+        group.on_step = on_step
+        async with load.running(every_s=5 * LOOK_S):
+            await asyncio.sleep(QUIET_S)
+            command = group.plan(GROWTH[0])
+            await group.until(lambda: bool(group.steps))
+            await group.until(lambda: group.are_serving)
+            await command
+        await group.settle()
+
+        assert next(failing, None) is None
+        assert not load.refused()
 
 
 @pytest.mark.parametrize("log", LOGS)

@@ -20,6 +20,7 @@ from app.ingest.routes.parsing import idempotency_key
 from app.ingest.routes.path_table import Handler
 from app.ingest.routes.paths import Kind, Path
 from dedupe.decide.sessions import SessionState
+from dedupe.model.clock import Deadline
 from dedupe.model.json_document import read_document
 
 BODY_BYTES_MAX = 4096
@@ -84,7 +85,9 @@ async def get_session(ingest: Ingest, request: Request, session: str) -> Respons
     if is_ksuid(session):
         identity = ingest.identifier.identity
         state = await ingest.router.session(
-            identity.client_hash(source.id, client), identity.session_hash(source.id, client, session)
+            identity.client_hash(source.id, client),
+            identity.session_hash(source.id, client, session),
+            deadline=Deadline(ingest.clock, ingest.answer_timeout_s),
         )
     if state is None:
         raise SessionUnknownError

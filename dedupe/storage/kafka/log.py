@@ -93,6 +93,7 @@ class KafkaLog:
         """Those of all earlier owners, as the last fence found them."""
         self._producer: FencedProducer | None = None
         self._expected: Offset = 0
+        self._seen_end: Offset | None = None  # of the partition, as `bounds` has found it last
         self._abandoned_fences = 0
         self._answer_s = ANSWER_S
         self._topic_id = NO_TOPIC_ID
@@ -122,7 +123,8 @@ class KafkaLog:
         if self._has_log_append_time:
             await self._check_timestamp_type()
         kept = self._store.fences.take(self._tp)
-        if kept is not None and kept.producer.is_confirmed:
+        # Another end is a marker of who has fenced it since, or of a log that has lost records, or a new one.
+        if kept is not None and kept.producer.is_confirmed and self._seen_end in (None, kept.end):
             self._producer, end, self.decisions, self._topic_id = kept
             self._begin_behind(kept.producer, end)
             return end
@@ -166,8 +168,8 @@ class KafkaLog:
         return self._topic_id in (topic_id, NO_TOPIC_ID)
 
     async def bounds(self) -> tuple[Offset, Offset]:
-        start, end = await self._store.cluster.offsets(self._tp, EARLIEST, LATEST)
-        return start, end
+        start, self._seen_end = await self._store.cluster.offsets(self._tp, EARLIEST, LATEST)
+        return start, self._seen_end
 
     async def offset_at(self, timestamp_ms: int) -> Offset:
         """See PartitionLog; it may be the offset of a marker, or of an aborted record."""

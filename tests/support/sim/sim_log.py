@@ -342,6 +342,7 @@ class SimLog:
         self._epoch: int | None = None
         self._expected: Offset = 0
         self._incarnation = 0
+        self._seen_end: Offset | None = None
         self.decisions: Sequence[LogRecord] = ()
         self._logger = structlog.get_logger(__name__).bind(topic=topic, partition=partition)
         self.pause_after_append_s = self.throttled_s = 0.0
@@ -366,7 +367,8 @@ class SimLog:
 
     async def bounds(self) -> tuple[Offset, Offset]:
         await self._call(RetriableError)
-        return self._partition.log_start, self._partition.high_watermark
+        self._seen_end = self._partition.high_watermark
+        return self._partition.log_start, self._seen_end
 
     async def offset_at(self, timestamp_ms: int) -> Offset:
         await self._call(RetriableError)
@@ -450,10 +452,12 @@ class SimLog:
     def _takes_fence(self) -> bool:
         """Whether the partition's last log has left its fence to this one."""
         self._epoch = None
-        if (kept := self._store.fences.take((self._topic, self._number))) is not None:
-            self._epoch, self._expected, self._incarnation, self.decisions = kept
-            self._partition.hidden_from = None  # readers wait until they see all that was answered
-        return kept is not None
+        kept = self._store.fences.take((self._topic, self._number))
+        if kept is None or self._seen_end not in (None, kept.end):
+            return False
+        self._epoch, self._expected, self._incarnation, self.decisions = kept
+        self._partition.hidden_from = None  # readers wait until they see all that was answered
+        return True
 
     async def _answer_late(self) -> None:
         """Raise OutcomeUnknownError where the answer to an append is late or lost."""
