@@ -141,7 +141,7 @@ class DecidingLog(PartitionLog, Protocol):
 
     @property
     def decisions(self) -> Sequence[LogRecord]:
-        """The decisions of all earlier owners, of which none is to come, as the last fence found them."""
+        """The decisions of all earlier owners, as the last fence found them, and its own."""
 
     async def decide(self, record: NewRecord) -> None:
         """

@@ -104,14 +104,16 @@ class DecisionContract:
         first, second = (store.deciding_log(world.topic, 0) for _ in range(2))
         third = await deciding(world)
         await decided(first)
+        await first.decide(decision("a"))
         base = await first.append(records_of(0, 2))
         await first.close()
 
         assert await second.fence() == base + 2  # and no marker of another fence is there
-        await second.decide(decision("a"))
+        assert [record.value for record in second.decisions] == [b"a"]
+        await second.decide(decision("b"))
         assert await second.append(records_of(2, 2)) == base + 2
 
-        assert await decided(third) == ["a"]
+        assert await decided(third) == ["a", "b"]
         with pytest.raises(FencedError):
             await second.append(records_of(4, 1))
         for log in (second, third):

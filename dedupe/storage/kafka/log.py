@@ -90,7 +90,7 @@ class KafkaLog:
         self._tp = TopicPartition(topic, partition)
         self._beside = DecisionsReader(store.config, store.cluster, beside) if beside else None
         self.decisions: list[LogRecord] = []
-        """Those of all earlier owners, as the last fence found them."""
+        """Those of all earlier owners, as the last fence found them, and its own."""
         self._producer: FencedProducer | None = None
         self._expected: Offset = 0
         self._seen_end: Offset | None = None  # of the partition, as `bounds` has found it last
@@ -249,12 +249,13 @@ class KafkaLog:
             raise NotAppendedError(f"{self._tp} is not fenced")
         self._is_appending = True
         try:
-            await self._producer.decide(record)
+            offset = await self._producer.decide(record)
         except BaseException:
             self._discard()
             raise
         finally:
             self._is_appending = False
+        self.decisions = [*self.decisions, LogRecord(offset, *record)]
 
     @property
     def leader(self) -> str:

@@ -601,6 +601,7 @@ class SimDecidingLog(SimLog):
         await self._store.pass_time(self._store.times.produce, 1 / 2)
         await self._rng.step()
         await self._answer_late()
+        self.decisions = list(self._beside.records)
         self._epoch = epoch
 
     def _arrive_late(self) -> None:
