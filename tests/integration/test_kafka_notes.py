@@ -5,18 +5,21 @@ log's, or has lost records, is told of and not gone on with.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from dedupe.decide.resharding import Decision, Plan, Routing, spread_over
 from dedupe.model.errors import ConfigurationError, IdentityMismatchError, RetriableError
 from dedupe.model.types import Topic
+from dedupe.storage.kafka.log import KafkaLog
 from dedupe.storage.kafka.older_gateways import old_notes, stop_older_gateways
 from dedupe.storage.kafka.store import KafkaStore
 from dedupe.storage.notes import PIN, Pin
+from dedupe.storage.routing_records import Seal
 from tests.contract.log_contract import keep
 from tests.support.kafka import KafkaBroker, create_topic, delete_records, delete_topics
 from tests.support.kafka_acls import AUTHORIZED, DESCRIBE, allow_on_topic
@@ -24,6 +27,8 @@ from tests.support.settings import kafka_config, routing_key
 from tests.support.waiting import PATIENCE_S
 
 TOPIC, ROUTING = "events", "events.routing"
+
+Answer = TypeVar("Answer")
 
 
 async def create_both(bootstrap_servers: str, topic: str = TOPIC) -> None:
@@ -35,14 +40,20 @@ async def open_store(bootstrap_servers: str, topic: str = TOPIC) -> KafkaStore:
     return await KafkaStore.open(kafka_config(bootstrap_servers), routing=routing_key(topic))
 
 
-async def notes_of(store: KafkaStore, name: str, topic: str) -> dict[int, str]:
-    """Ask as a gateway does: again, while the log does not answer."""
+async def answered(ask: Callable[[], Awaitable[Answer]], said: list[str] | None = None) -> Answer:
+    """Ask as a gateway does: again, while the log does not answer; `said` gets what it says then."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
-                return await store.notes(name, topic)
-            except RetriableError:
+                return await ask()
+            except RetriableError as err:
+                if said is not None:
+                    said.append(str(err))
                 await asyncio.sleep(0.05)
+
+
+async def notes_of(store: KafkaStore, name: str, topic: str) -> dict[int, str]:
+    return await answered(partial(store.notes, name, topic))
 
 
 @pytest.fixture
@@ -121,22 +132,16 @@ async def test_decision_that_the_log_has_lost_is_not_remembered(private_kafka_br
     await create_topic(bootstrap, f"{topic}.routing", partitions=5)
     store, other = [await open_store(bootstrap, topic) for _ in range(2)]
     plan = Plan(1, 4, spread_over(Routing.begun_with(2), 4))
-    await store.routing_topic.write_plan(plan)
-    log = store.deciding_log(topic, 0)
-    await log.fence()
-    seal = await store.routing_topic.seal()
-    await log.decide(seal.record_of(Decision(1, 0, 0), now_ms=1))
-    await log.close()
-    assert (await store.routing_topic.routing(2))[0].decisions.keys() == {0}
+    await answered(partial(store.routing_topic.write_plan, plan))
+    await answered(partial(decide, store.deciding_log(topic, 0), await store.routing_topic.seal()))
+    routing, _ = await answered(partial(store.routing_topic.routing, 2))
+    assert routing.decisions.keys() == {0}
 
     await delete_topics(bootstrap, [f"{topic}.routing"])
     await create_topic(bootstrap, f"{topic}.routing", partitions=5)
-    async with asyncio.timeout(PATIENCE_S):
-        while not await is_written(other, plan):
-            await asyncio.sleep(0.05)
-        said = [""]
-        while (routing := await routing_of(store, said)) is None:
-            await asyncio.sleep(0.05)
+    await answered(partial(other.routing_topic.write_plan, plan))
+    said: list[str] = []
+    routing, _ = await answered(partial(store.routing_topic.routing, 2), said)
 
     assert "and was read to" in " ".join(said)
     assert not routing.decisions
@@ -144,20 +149,13 @@ async def test_decision_that_the_log_has_lost_is_not_remembered(private_kafka_br
         await each.close()
 
 
-async def is_written(store: KafkaStore, plan: Plan) -> bool:
-    with suppress(RetriableError):
-        await store.routing_topic.write_plan(plan)
-        return True
-    return False
-
-
-async def routing_of(store: KafkaStore, said: list[str]) -> Routing | None:
-    """Return the routing; None if the log cannot be read now, which says why."""
+async def decide(log: KafkaLog, seal: Seal) -> None:
     try:
-        return (await store.routing_topic.routing(2))[0]
-    except RetriableError as err:
-        said.append(str(err))
-        return None
+        await log.fence()
+        if not log.decisions:
+            await log.decide(seal.record_of(Decision(1, 0, 0), now_ms=1))
+    finally:
+        await log.close()
 
 
 async def test_store_without_the_routing_topic_has_no_notes(private_kafka_broker: KafkaBroker) -> None:
