@@ -134,6 +134,7 @@ class _Process:
         self._peer_listener = peer_listener
         self._traces = traces
         self._crashpoint = crashpoint
+        self._reach = crashpoint or no_crashpoint
         self._house: House | None = None  # until the log is open
         self._gates: list[Gate] = []
         self._servers = Servers([])
@@ -154,7 +155,7 @@ class _Process:
                     break
                 layout = opened.division.layout
                 settings = self._settings.with_partitions(layout.partitions)
-                indexes = create_indexes(settings, layout, self._clock, self._crashpoint or no_crashpoint)
+                indexes = create_indexes(settings, layout, self._clock, self._reach)
                 with closing(indexes):
                     if self._house is None:
                         # Here, since the grace of removed keys ends by the clock, which is checked now.
@@ -203,7 +204,7 @@ class _Process:
         await logs.aclose()
         opened = await open_log(
             self._settings,
-            self._crashpoint or no_crashpoint,
+            self._reach,
             self._clock,
             accepted_day=accepted_day,
             owned=owned or (),
@@ -246,10 +247,6 @@ class _Process:
             return None
         self._reach("left_off")
         return turn.owned
-
-    def _reach(self, step: str) -> None:
-        if self._crashpoint is not None:
-            self._crashpoint(step)
 
     def _build_house(self, settings: Settings, index_files: int) -> House:
         refusals = RefusalCounts()

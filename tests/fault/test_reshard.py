@@ -24,12 +24,12 @@ from tests.support.http import AUTH, cli, new_event
 from tests.support.kafka import create_topic, delete_topics
 from tests.support.verdict import read_kafka
 from tests.support.waiting import PATIENCE_S
+from tests.support.workers import SESSION
 
 EVENTS = 60
 MANY, BATCH = 200_000, 500
 """Enough that to read them takes longer than a request may."""
 SESSIONS = 12
-SESSION = "2dlpu8idjvw2es2uvixfliqYNu0"
 
 
 @pytest.fixture
